@@ -1,0 +1,108 @@
+"""Every error the library raises: one class per kind, carrying the values it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = [
+    "ArgumentError",
+    "CaptureError",
+    "CompileError",
+    "DtypeError",
+    "FormatError",
+    "MissingFactError",
+    "NbxError",
+    "OutOfMemoryError",
+    "PlanError",
+    "SettingError",
+    "ShapeError",
+    "UnknownDtypeError",
+    "UnsupportedError",
+]
+
+
+class NbxError(Exception):
+    """Base of every error of the library."""
+
+
+class ArgumentError(NbxError, ValueError):
+    """An argument outside what a function accepts (an axis, an index, a mode, a count)."""
+
+
+class SettingError(NbxError, ValueError):
+    """A setting given a value it does not accept."""
+
+
+class ShapeError(NbxError, ValueError):
+    """Shapes, strides or views that a rule refuses."""
+
+
+class DtypeError(NbxError, TypeError):
+    """Dtypes that an op, a conversion or a promotion refuses."""
+
+
+class UnknownDtypeError(NbxError, ValueError):
+    """A dtype name that the table does not carry.
+
+    Attributes:
+        name: The name that was asked for.
+        known: The names the table carries.
+    """
+
+    def __init__(self, name: object, known: Iterable[str]) -> None:
+        self.name = name
+        self.known = tuple(known)
+        super().__init__(f"unknown dtype {name!r}. The table (dtype/dtypes.yml) carries {', '.join(self.known)}.")
+
+
+class MissingFactError(NbxError, LookupError):
+    """A fact (a device number, a kernel, a capability) that no table holds.
+
+    Attributes:
+        fact: What was asked for.
+        where: Where such a fact lives.
+    """
+
+    def __init__(self, fact: str, where: str) -> None:
+        self.fact = fact
+        self.where = where
+        super().__init__(f"{fact} is not known. {where}")
+
+
+class UnsupportedError(NbxError, NotImplementedError):
+    """An op, dtype, layout or device that no declared kernel or capability covers."""
+
+
+class OutOfMemoryError(NbxError, MemoryError):
+    """A request that the device, or the limit set on it, cannot hold.
+
+    Attributes:
+        requested: Bytes asked for.
+        live: Bytes in use by the library on that device.
+        limit: Bytes the device, or the limit in force, holds.
+    """
+
+    def __init__(self, device: str, *, requested: int, live: int, limit: int, source: str) -> None:
+        self.requested = requested
+        self.live = live
+        self.limit = limit
+        super().__init__(
+            f"{device}: out of memory. Requested {requested} bytes with {live} live, of {limit} ({source}); "
+            f"{max(limit - live, 0)} bytes would have fitted."
+        )
+
+
+class PlanError(NbxError, ValueError):
+    """A graph or a plan that breaks a rule of planning."""
+
+
+class CompileError(NbxError, RuntimeError):
+    """A kernel that cannot be compiled for a target; names the kernel, the target and the cause."""
+
+
+class CaptureError(NbxError, RuntimeError):
+    """A run that cannot be recorded, or a recording that does not repeat the run byte for byte."""
+
+
+class FormatError(NbxError, ValueError):
+    """A file or a byte string that does not follow its format."""
