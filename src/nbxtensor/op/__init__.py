@@ -1,0 +1,31 @@
+"""What an op declares: plain data that needs no device and no Triton."""
+
+from __future__ import annotations
+
+from nbxtensor.op.declaration import Array, Case, Kernel, Op, Operand, OpFunction, Pointwise, declare
+from nbxtensor.op.expression import Expression, Scalar, Step
+from nbxtensor.op.launch import Argument, Buffer, Call, Cost, Launch, Pointer, Source, Target
+from nbxtensor.op.spec import Spec
+
+__all__ = [
+    "Argument",
+    "Array",
+    "Buffer",
+    "Call",
+    "Case",
+    "Cost",
+    "Expression",
+    "Kernel",
+    "Launch",
+    "Op",
+    "OpFunction",
+    "Operand",
+    "Pointer",
+    "Pointwise",
+    "Scalar",
+    "Source",
+    "Spec",
+    "Step",
+    "Target",
+    "declare",
+]

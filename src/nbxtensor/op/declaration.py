@@ -1,0 +1,234 @@
+"""The declaration of an op in one place, and the function it becomes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
+
+import numpy as np
+
+from nbxtensor.errors import ArgumentError, UnsupportedError
+from nbxtensor.op.launch import Call, Cost, Launch, Target
+from nbxtensor.op.spec import Spec
+
+__all__ = ["Array", "Case", "Kernel", "Op", "OpFunction", "Operand", "Pointwise", "declare"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel of an op.
+
+    Attributes:
+        name: Name of the kernel: unique within the op; where it is one Triton function, that function's name.
+        cost: What a call takes.
+        launch: The launches a call makes, in order.
+        needs: Features the target must have.
+        accepts: Whether the kernel can serve a call; left out, it serves every call of the op.
+        kind: "triton", or "host" for a declared numpy routine on host memory (matrix decompositions only).
+    """
+
+    name: str
+    cost: Callable[[Call], Cost]
+    launch: Callable[[Call], tuple[Launch, ...]]
+    needs: frozenset[str] = frozenset()
+    accepts: Callable[[Call], bool] | None = None
+    kind: str = "triton"
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """How one element of a pointwise op's result is computed.
+
+    Attributes:
+        function: ``module:name`` of the Triton device function; it takes the operands that are tensors or scalars
+            in the order of ``operands`` and returns one block.
+        operands: Parameter names it is given, in order; each is an operand or a scalar parameter of the call.
+        compute: Dtype that each of them is cast to before the call, in the same order.
+    """
+
+    function: str
+    operands: tuple[str, ...]
+    compute: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One call to test an op with; a benchmark too when ``bench`` is set.
+
+    Attributes:
+        operands: A spec per tensor operand, by name (``name.0`` for sequences); strides may be any.
+        params: The other arguments.
+        bench: Whether the benchmark times it.
+        fill: How operands are filled where random normal values would not do: operand name -> one of "normal",
+            "uniform", "positive", "index:N" (integers below N), "bool", "special" (with NaN, infinities, zeros).
+        rtol: Largest error accepted against the float64 reference, relative to the largest magnitude in the result;
+            left out, the harness's bound for the dtype holds.
+    """
+
+    operands: Mapping[str, Spec]
+    params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    bench: bool = False
+    fill: Mapping[str, str] = field(default_factory=dict[str, str])
+    rtol: float | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Op:
+    """One op's whole declaration: all that the planner, the runner, the tests, the benchmarks and the docs read.
+
+    Attributes:
+        name: The public name.
+        module: Module of its Triton kernels.
+        signature: The public signature.
+        operands: Names of the parameters that are tensors, a sequence of tensors ("tensors..."), or may be either a
+            tensor or a number.
+        result: Specs of the results from those of the operands; raises where the op refuses them.
+        reference: The same function on numpy arrays; computes in float64 where that matters.
+        kernels: In order of preference.
+        cases: Calls to test it with.
+        pointwise: How one element is computed, for ops that fuse; None for others.
+        doc: The docstring.
+    """
+
+    name: str
+    module: str
+    signature: inspect.Signature
+    operands: tuple[str, ...]
+    result: Callable[[Call], Spec | tuple[Spec, ...]]
+    reference: Callable[..., Any]
+    kernels: tuple[Kernel, ...]
+    cases: tuple[Case, ...]
+    pointwise: Callable[[Call], Pointwise] | None = None
+    doc: str = ""
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Sort call arguments into (operands by name, parameters by name), defaults filled in.
+
+        An operand is a value with a ``__run__`` method; ``None`` and numbers given for one become parameters.
+
+        Raises:
+            TypeError: The arguments do not fit the signature.
+            ArgumentError: A tensor was given for a parameter that takes none, or a sequence holds something else.
+        """
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.name}: {error}. Its signature is {self.name}{self.signature}.") from None
+        bound.apply_defaults()
+        operands: dict[str, Any] = {}
+        params: dict[str, Any] = {}
+        for name, value in bound.arguments.items():
+            if name in self.operands and hasattr(value, "__run__"):
+                operands[name] = value
+            elif name in self.operands and isinstance(value, (list, tuple)):
+                for index, member in enumerate(cast("Sequence[Any]", value)):
+                    if not hasattr(member, "__run__"):
+                        raise ArgumentError(
+                            f"{self.name}: {name} is a sequence of tensors. Got {type(member).__name__} at {index}."
+                        )
+                    operands[f"{name}.{index}"] = member
+            elif hasattr(value, "__run__"):
+                raise ArgumentError(f"{self.name}: {name} is not a tensor parameter. Got a tensor.")
+            else:
+                params[name] = value
+        return operands, params
+
+    def call(self, inputs: Mapping[str, Spec], params: Mapping[str, Any], target: Target | None = None) -> Call:
+        """Return the call of this op on ``inputs``, its result rule applied."""
+        call = Call(self, inputs, params, target)
+        result = self.result(call)
+        return replace(call, outputs=result if isinstance(result, tuple) else (result,))
+
+    def kernel(self, call: Call) -> Kernel:
+        """Return the first kernel that serves ``call`` on its target.
+
+        Raises:
+            UnsupportedError: None does; names the op, the target, what the kernels need and what the target has.
+        """
+        target = call.device
+        for kernel in self.kernels:
+            if kernel.needs <= target.features and (kernel.accepts is None or kernel.accepts(call)):
+                return kernel
+        needs = "; ".join(f"{k.name} needs {', '.join(sorted(k.needs)) or 'other operands'}" for k in self.kernels)
+        operands = ", ".join(f"{n} {s.dtype}{list(s.shape)}" for n, s in call.inputs.items())
+        raise UnsupportedError(
+            f"{self.name}: no kernel serves {target.backend} {target.arch}. Got {operands}. "
+            f"{needs or 'It declares none'}; the target has {', '.join(sorted(target.features)) or 'no features'}."
+        )
+
+
+class Operand(Protocol):
+    """A value that runs an op where it lives."""
+
+    def __run__(self, op: Op, operands: Mapping[str, Any], params: Mapping[str, Any]) -> Any:
+        """Run ``op`` on ``operands`` (of which this value is the first) and return its result or results."""
+        ...
+
+
+class OpFunction(Protocol[P, R_co]):
+    """A public op function: a plain function whose declaration is its ``op`` attribute."""
+
+    op: Op
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run the op where its operands live."""
+        ...
+
+
+def declare(
+    *,
+    result: Callable[[Call], Spec | tuple[Spec, ...]],
+    reference: Callable[..., Any],
+    kernels: tuple[Kernel, ...],
+    cases: tuple[Case, ...],
+    pointwise: Callable[[Call], Pointwise] | None = None,
+) -> Callable[[Callable[P, R]], OpFunction[P, R]]:
+    """Declare an op: the decorated stub gives its name, signature and docstring, and never runs itself.
+
+    Parameters annotated with a type that names ``Tensor`` are operands. The Triton kernels are looked for in the
+    module ``kernel`` beside the stub's own.
+
+    Raises:
+        ArgumentError: (when the function is called) No operand is a tensor.
+    """
+
+    def wrap(stub: Callable[P, R]) -> OpFunction[P, R]:
+        signature = inspect.signature(stub)
+        operands = tuple(n for n, p in signature.parameters.items() if "Tensor" in str(p.annotation))
+        op = Op(
+            name=stub.__name__,
+            module=stub.__module__.rpartition(".")[0] + ".kernel",
+            signature=signature,
+            operands=operands,
+            result=result,
+            reference=reference,
+            kernels=kernels,
+            cases=cases,
+            pointwise=pointwise,
+            doc=inspect.getdoc(stub) or "",
+        )
+
+        @functools.wraps(stub)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            given, params = op.bind(args, kwargs)
+            if not given:
+                raise ArgumentError(f"{op.name}: at least one of {', '.join(operands)} is a tensor. Got none.")
+            first = cast("Operand", next(iter(given.values())))
+            return cast("R", first.__run__(op, given, params))
+
+        function = cast("OpFunction[P, R]", run)
+        function.op = op
+        return function
+
+    return wrap

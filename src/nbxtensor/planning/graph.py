@@ -1,0 +1,156 @@
+"""A graph as plain data: buffers, nodes in execution order, and the views through which nodes see buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from nbxtensor import shape as shapes
+from nbxtensor.dtype.itemsize import bits
+from nbxtensor.errors import PlanError
+from nbxtensor.op import Array, Call, Op, Spec, Target
+
+__all__ = ["Graph", "GraphBuffer", "Node", "Ref"]
+
+Kind = Literal["input", "weight", "constant", "temporary", "state"]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBuffer:
+    """A piece of memory that nodes read and write.
+
+    Attributes:
+        nbytes: Size in bytes.
+        kind: "input" (filled before each run), "weight" (filled once by name), "constant" (its value is in the
+            graph), "temporary" (written by a node), "state" (lives from run to run).
+        name: Input or weight name, unique within its kind; "" for the others.
+        spec: Layout in which an input, weight or constant is given; None for temporaries.
+        value: The elements of a constant, as the dtype's numpy carrier.
+    """
+
+    nbytes: int
+    kind: Kind
+    name: str = ""
+    spec: Spec | None = None
+    value: Array | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A view of a buffer: what a node or a caller sees of it.
+
+    Attributes:
+        buffer: Index of the buffer in the graph.
+        spec: Shape, dtype and strides of the view.
+        offset: Elements from the buffer's start to the view's first element.
+    """
+
+    buffer: int
+    spec: Spec
+    offset: int = 0
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """First byte of the buffer the view touches, and the byte after the last one."""
+        width = bits(self.spec.dtype)
+        if not self.spec.numel:
+            start = self.offset * width // 8
+            return start, start
+        low = self.offset + sum(min(s * (n - 1), 0) for n, s in zip(self.spec.shape, self.spec.strides, strict=True))
+        extent = shapes.extent_span(self.spec.shape, self.spec.strides)
+        return low * width // 8, -(-(low + extent) * width // 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One call of an op on views of buffers.
+
+    Attributes:
+        op: The op.
+        operands: View of each operand by name, as `Op.bind` names them.
+        outputs: View each result is written to.
+        params: The other parameters.
+    """
+
+    op: Op
+    operands: Mapping[str, Ref]
+    outputs: tuple[Ref, ...]
+    params: Mapping[str, object]
+
+    def call(self, target: Target | None = None) -> Call:
+        """Return the call the node makes, with its results as they are laid out."""
+        inputs = {name: ref.spec for name, ref in self.operands.items()}
+        return Call(self.op, inputs, self.params, target, tuple(r.spec for r in self.outputs))
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """What a function does, written down: nodes in execution order over buffers.
+
+    Attributes:
+        buffers: Every buffer; a `Ref` names one by its index.
+        nodes: The calls, each after those that write what it reads.
+        outputs: What the function returns, in order.
+        name: What the graph is called in messages and pictures.
+    """
+
+    buffers: tuple[GraphBuffer, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Ref, ...]
+    name: str = "graph"
+
+    def of_kind(self, kind: Kind) -> Iterator[tuple[int, GraphBuffer]]:
+        """Yield (index, buffer) of every buffer of ``kind``, in order."""
+        return ((i, b) for i, b in enumerate(self.buffers) if b.kind == kind)
+
+    def check(self) -> Graph:
+        """Return the graph itself after checking it.
+
+        Raises:
+            PlanError: A view outside its buffer, a temporary read before it is written, a buffer that is written but
+                is an input, weight or constant, a missing spec or value, or two inputs of one name.
+        """
+        names: set[tuple[str, str]] = set()
+        for index, buffer in enumerate(self.buffers):
+            if buffer.kind in ("input", "weight", "constant") and buffer.spec is None:
+                raise PlanError(f"{self.name}: {buffer.kind} buffer {index} {buffer.name!r} has no spec.")
+            if buffer.kind == "constant" and buffer.value is None:
+                raise PlanError(f"{self.name}: constant buffer {index} has no value.")
+            if buffer.name and (buffer.kind, buffer.name) in names:
+                raise PlanError(f"{self.name}: two buffers of kind {buffer.kind} are named {buffer.name!r}.")
+            names.add((buffer.kind, buffer.name))
+        written = {i for i, b in enumerate(self.buffers) if b.kind != "temporary"}
+        for place, node in enumerate(self.nodes):
+            where = f"{self.name}, node {place} ({node.op.name})"
+            for name, ref in node.operands.items():
+                self._inside(ref, f"{where}, operand {name}")
+                if ref.buffer not in written:
+                    raise PlanError(f"{where}: operand {name} reads buffer {ref.buffer} before anything wrote it.")
+            for ref in node.outputs:
+                self._inside(ref, f"{where}, result")
+                if self.buffers[ref.buffer].kind not in ("temporary", "state"):
+                    raise PlanError(f"{where}: writes the {self.buffers[ref.buffer].kind} buffer {ref.buffer}.")
+                written.add(ref.buffer)
+        for ref in self.outputs:
+            self._inside(ref, f"{self.name}, output")
+            if ref.buffer not in written:
+                raise PlanError(f"{self.name}: output buffer {ref.buffer} is never written.")
+        return self
+
+    def _inside(self, ref: Ref, where: str) -> None:
+        if not 0 <= ref.buffer < len(self.buffers):
+            raise PlanError(f"{where}: no buffer {ref.buffer}. The graph has {len(self.buffers)}.")
+        low, high = ref.span
+        if low < 0 or high > self.buffers[ref.buffer].nbytes:
+            raise PlanError(
+                f"{where}: a view stays inside its buffer. Got bytes {low}..{high} of buffer {ref.buffer} "
+                f"({self.buffers[ref.buffer].nbytes} bytes)."
+            )
+
+
+def constant(value: Array, spec: Spec) -> GraphBuffer:
+    """Return a constant buffer that holds ``value``, laid out row-major as ``spec``."""
+    return GraphBuffer(spec.nbytes, "constant", spec=spec.packed(), value=np.ascontiguousarray(value))
