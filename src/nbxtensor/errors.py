@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 __all__ = [
     "ArgumentError",
+    "BoundsError",
     "CaptureError",
     "CompileError",
     "DtypeError",
@@ -27,6 +28,10 @@ class NbxError(Exception):
 
 class ArgumentError(NbxError, ValueError):
     """An argument outside what a function accepts (an axis, an index, a mode, a count)."""
+
+
+class BoundsError(ArgumentError, IndexError):
+    """An axis, an index or a range outside the dimensions it is taken of."""
 
 
 class SettingError(NbxError, ValueError):

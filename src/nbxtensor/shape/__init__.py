@@ -1,1 +1,32 @@
-"""TODO"""
+"""Shapes, strides and views: rules over plain tuples of ints, strides counted in elements."""
+
+from nbxtensor.shape.axes import normalize_axes, normalize_axis, slice_bounds
+from nbxtensor.shape.extents import (
+    as_shape,
+    broadcast_shapes,
+    contiguous_strides,
+    extent_span,
+    infer_shape,
+    is_contiguous,
+    numel,
+)
+from nbxtensor.shape.views import broadcast_strides, expand, narrow, permute, select, view_strides
+
+__all__ = [
+    "as_shape",
+    "broadcast_shapes",
+    "broadcast_strides",
+    "contiguous_strides",
+    "expand",
+    "extent_span",
+    "infer_shape",
+    "is_contiguous",
+    "narrow",
+    "normalize_axes",
+    "normalize_axis",
+    "numel",
+    "permute",
+    "select",
+    "slice_bounds",
+    "view_strides",
+]

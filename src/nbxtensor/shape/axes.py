@@ -1,0 +1,83 @@
+"""Axes and slice bounds: negative ones counted from the end, wrong ones refused by name."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+
+from nbxtensor.errors import ArgumentError, BoundsError
+
+__all__ = ["normalize_axes", "normalize_axis", "slice_bounds"]
+
+
+def normalize_axis(axis: int, ndim: int, *, op: str = "normalize_axis") -> int:
+    """Return ``axis`` counted from the first dimension.
+
+    Args:
+        axis: An axis from ``-ndim`` to ``ndim - 1``.
+        ndim: The number of dimensions.
+        op: The name that errors speak for.
+
+    Raises:
+        BoundsError: ``axis`` is outside the range (a shape without dimensions has no axis).
+
+    >>> normalize_axis(-1, 3)
+    2
+    """
+    index = operator.index(axis)
+    if -ndim <= index < ndim:
+        return index + ndim if index < 0 else index
+    accepted = (
+        f"Axes from {-ndim} to {ndim - 1} are accepted" if ndim else "A shape without dimensions has no axis"
+    )
+    raise BoundsError(
+        f"{op}: the axis is outside the shape. Got axis {index} for {ndim} dimensions. {accepted}."
+    )
+
+
+def normalize_axes(
+    axes: int | Iterable[int] | None, ndim: int, *, op: str = "normalize_axes"
+) -> tuple[int, ...]:
+    """Return ``axes`` counted from the first dimension, in the order given; None means every axis.
+
+    Args:
+        axes: One axis, several distinct axes, or None.
+        ndim: The number of dimensions.
+        op: The name that errors speak for.
+
+    Raises:
+        BoundsError: An axis is outside the range.
+        ArgumentError: An axis is named twice.
+
+    >>> normalize_axes((-1, 0), 3)
+    (2, 0)
+    >>> normalize_axes(None, 2)
+    (0, 1)
+    """
+    if axes is None:
+        return tuple(range(ndim))
+    if not isinstance(axes, Iterable):
+        return (normalize_axis(axes, ndim, op=op),)
+    given = tuple(axes)
+    found = tuple(normalize_axis(axis, ndim, op=op) for axis in given)
+    if len(set(found)) != len(found):
+        raise ArgumentError(
+            f"{op}: an axis is named twice. Got axes {given} for {ndim} dimensions. Distinct axes."
+        )
+    return found
+
+
+def slice_bounds(start: int | None, stop: int | None, extent: int) -> tuple[int, int]:
+    """Return the bounds of ``start:stop`` in a dimension of ``extent``, clamped as numpy clamps them.
+
+    The result satisfies ``0 <= start <= stop <= extent``; negative bounds count from the end.
+
+    >>> slice_bounds(50, 80, 60)
+    (50, 60)
+    >>> slice_bounds(-3, None, 10)
+    (7, 10)
+    >>> slice_bounds(8, 2, 10)
+    (8, 8)
+    """
+    first, last, _ = slice(start, stop).indices(extent)
+    return first, max(first, last)
