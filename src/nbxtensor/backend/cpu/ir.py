@@ -40,9 +40,13 @@ class Builder:
     """One function body being written: instructions in order, with the declarations it needs.
 
     Values are LLVM operand strings ("%v12", "3", "0x3FF0000000000000"). ``lanes`` is 0 for scalars.
+
+    Args:
+        level: Instruction set the text is written for, as LLVM names processors ("x86-64-v3", "x86-64-v4").
     """
 
-    def __init__(self) -> None:
+    def __init__(self, level: str = "x86-64-v4") -> None:
+        self.level = level
         self.lines: list[str] = []
         self.declarations: set[str] = set()
         self.block = "entry"
@@ -81,7 +85,7 @@ class Builder:
         if not lanes:
             return value
         if not value.startswith("%"):
-            return "<" + ", ".join([f"{element} {value}"] * lanes) + ">"
+            return f"splat ({element} {value})"
         first = self.op(f"insertelement <{lanes} x {element}> poison, {element} {value}, i64 0")
         mask = f"<{lanes} x i32> zeroinitializer"
         return self.op(f"shufflevector <{lanes} x {element}> {first}, <{lanes} x {element}> poison, {mask}")
