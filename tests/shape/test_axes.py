@@ -21,7 +21,7 @@ def test_normalize_axis_is_pythons_index(axis, ndim):
     try:
         expected = range(ndim)[axis]
     except IndexError:
-        with pytest.raises(BoundsError, match="sum: .*dimensions"):
+        with pytest.raises(BoundsError, match=r"sum: .*dimensions"):
             S.normalize_axis(axis, ndim, op="sum")
     else:
         assert S.normalize_axis(axis, ndim) == expected

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.shape.layouts import layouts, shapes, view_of
 
 from nbxtensor import shape as S
 from nbxtensor.errors import ShapeError
-from tests.shape.layouts import layouts, shapes, view_of
 
 
 @given(shapes())

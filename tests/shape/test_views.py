@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.shape.layouts import layouts, shapes, view_of
 
 from nbxtensor import shape as S
 from nbxtensor.errors import ArgumentError, BoundsError, ShapeError
-from tests.shape.layouts import layouts, shapes, view_of
 
 
 def factorings(count):
@@ -56,20 +56,22 @@ def test_view_strides_validates_the_number_of_elements(target):
         S.view_strides((2, 3, 4), (12, 4, 1), target)
 
 
-@given(layouts(), shapes())
-def test_broadcast_strides_is_numpys_broadcast_to(layout, target):
+@given(layouts(), shapes(), st.data())
+def test_broadcast_strides_is_numpys_broadcast_to(layout, target, data):
     shape, strides = layout
     stretched = tuple(e if e != 1 else t for e, t in zip(shape, target, strict=False))
-    for wanted in (target, (*target, *stretched), (2, *stretched, *shape[len(stretched) :])):
-        try:
-            expected = np.broadcast_to(view_of(*layout), wanted)
-        except ValueError:
-            with pytest.raises(ShapeError, match="broadcast"):
-                S.broadcast_strides(shape, strides, wanted)
-        else:
-            got = S.broadcast_strides(shape, strides, wanted)
-            assert got[0] == wanted
-            assert np.array_equal(view_of(*got), expected)
+    wanted = data.draw(
+        st.sampled_from([target, (*target, *stretched), (2, *stretched, *shape[len(stretched) :])])
+    )
+    try:
+        expected = np.broadcast_to(view_of(*layout), wanted)
+    except ValueError:
+        with pytest.raises(ShapeError, match="broadcast"):
+            S.broadcast_strides(shape, strides, wanted)
+    else:
+        got = S.broadcast_strides(shape, strides, wanted)
+        assert got[0] == wanted
+        assert np.array_equal(view_of(*got), expected)
 
 
 def test_expand_keeps_minus_one_and_refuses_it_for_an_added_dimension():

@@ -133,7 +133,7 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def infer_shape(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
-    """Return ``target`` with its one extent of -1, if any, replaced so that it holds the elements of ``shape``.
+    """Return ``target`` with its extent of -1, if any, replaced so that it holds the elements of ``shape``.
 
     Raises:
         ShapeError: Two extents are -1, an extent is below -1, or no extent fits.
@@ -166,6 +166,6 @@ def check_layout(shape: tuple[int, ...], strides: tuple[int, ...], *, op: str) -
     """
     if len(shape) != len(strides):
         raise ShapeError(
-            f"{op}: a shape has one stride for each dimension. Got {tuple(shape)} and strides {tuple(strides)}. "
-            "Tuples of one length."
+            f"{op}: a shape has one stride for each dimension. Got {tuple(shape)} and strides "
+            f"{tuple(strides)}. Tuples of one length."
         )

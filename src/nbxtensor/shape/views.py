@@ -16,11 +16,11 @@ def view_strides(
 ) -> list[int] | None:
     """Return the strides that show the elements of a layout, in order, as ``target``; None means copy first.
 
-    The rule is that of ATen's ``computeStride``: neighbouring dimensions that are contiguous with each other may
-    be merged, and a merged run may be split at will. An extent of -1 is resolved by `infer_shape` beforehand.
+    The rule is that of ATen's ``computeStride``: neighbouring dimensions that are contiguous with each other
+    may be merged, and a merged run may be split at will. `infer_shape` resolves an extent of -1 beforehand.
 
     Raises:
-        ShapeError: ``target`` has another number of elements, a negative extent, or ``strides`` another length.
+        ShapeError: ``target`` has another number of elements or a negative extent.
 
     >>> view_strides((2, 3, 4), (12, 4, 1), (6, 4))
     [4, 1]
@@ -31,8 +31,8 @@ def view_strides(
     count = numel(shape)
     if numel(target) != count:
         raise ShapeError(
-            f"view: the number of elements stays. Got {tuple(target)} for the {count} elements of {tuple(shape)}. "
-            f"Extents with the product {count}."
+            f"view: the number of elements stays. Got {tuple(target)} for the {count} elements of "
+            f"{tuple(shape)}. Extents with the product {count}."
         )
     if count == 0:
         return list(strides) if tuple(shape) == tuple(target) else list(contiguous_strides(target))
@@ -52,7 +52,7 @@ def view_strides(
 
 
 def _merged_runs(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return the (elements, stride of the last) runs of a non-empty layout, outermost first, without extents of 1."""
+    """Return the runs (elements, stride) of a layout, outermost first; extents of 1 belong to none."""
     runs: list[tuple[int, int]] = []
     for extent, stride in zip(shape, strides, strict=True):
         if extent == 1:
@@ -84,8 +84,8 @@ def broadcast_strides(shape: tuple[int, ...], strides: tuple[int, ...], target: 
         out.append(stride if extent == wanted else 0)
     if not fits:
         raise ShapeError(
-            f"broadcast: the shape does not stretch to the target. Got {tuple(shape)} and target {tuple(target)}. "
-            "Extents equal to the target's last ones, or 1."
+            f"broadcast: the shape does not stretch to the target. Got {tuple(shape)} and target "
+            f"{tuple(target)}. Extents equal to the target's last ones, or 1."
         )
     return tuple(target), tuple(out)
 
@@ -131,7 +131,7 @@ def permute(shape: tuple[int, ...], strides: tuple[int, ...], axes: tuple[int, .
 def narrow(
     shape: tuple[int, ...], strides: tuple[int, ...], axis: int, start: int, length: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Return the shape, the strides and the offset (in elements) of ``length`` entries of ``axis`` from ``start``.
+    """Return shape, strides and offset (in elements) of ``length`` entries of ``axis`` from ``start``.
 
     Raises:
         BoundsError: ``axis`` is out of range, or the entries are not all inside the dimension.
@@ -144,8 +144,8 @@ def narrow(
     extent = shape[axis]
     if length < 0 or not 0 <= start <= extent - length:
         raise BoundsError(
-            f"narrow: the entries lie inside the dimension. Got start {start} and length {length} for extent {extent} "
-            f"of axis {axis}. A start of at least 0 and a length of at least 0, together at most {extent}."
+            f"narrow: the entries lie inside the dimension. Got start {start} and length {length} for extent "
+            f"{extent} of axis {axis}. A start of at least 0 and a length of at least 0, together at most {extent}."
         )
     return (*shape[:axis], length, *shape[axis + 1 :]), tuple(strides), start * strides[axis]
 
@@ -153,7 +153,7 @@ def narrow(
 def select(
     shape: tuple[int, ...], strides: tuple[int, ...], axis: int, index: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Return the shape, the strides and the offset (in elements) of the entry ``index`` of ``axis``, which it drops.
+    """Return shape, strides and offset (in elements) of the entry ``index`` of ``axis``, which it drops.
 
     Raises:
         BoundsError: ``axis`` or ``index`` is out of range; a negative index counts from the end.
@@ -171,8 +171,8 @@ def select(
             else "An empty dimension has none"
         )
         raise BoundsError(
-            f"select: the index is outside the dimension. Got index {index} for extent {extent} of axis {axis}. "
-            f"{accepted}."
+            f"select: the index is outside the dimension. Got index {index} for extent {extent} of axis "
+            f"{axis}. {accepted}."
         )
     offset = (index + extent if index < 0 else index) * strides[axis]
     return (*shape[:axis], *shape[axis + 1 :]), (*strides[:axis], *strides[axis + 1 :]), offset
