@@ -145,7 +145,7 @@ def narrow(
     if length < 0 or not 0 <= start <= extent - length:
         raise BoundsError(
             f"narrow: the entries lie inside the dimension. Got start {start} and length {length} for extent "
-            f"{extent} of axis {axis}. A start of at least 0 and a length of at least 0, together at most {extent}."
+            f"{extent} of axis {axis}. A start and a length of at least 0, together at most {extent}."
         )
     return (*shape[:axis], length, *shape[axis + 1 :]), tuple(strides), start * strides[axis]
 
