@@ -8,23 +8,31 @@ from pathlib import Path
 from nbxtensor.errors import SettingError
 from nbxtensor.settings.holder import replace, settings
 
-__all__ = ["cache_directory", "set_cache_directory"]
+__all__ = ["as_path", "cache_directory", "set_cache_directory"]
 
 
 def set_cache_directory(path: str | os.PathLike[str] | None) -> None:
-    """Set the directory of everything the library keeps (compiled kernels, proven settings); None: the default.
+    """Set the directory of everything the library keeps; None stands for the default of `cache_directory`.
 
     Raises:
         SettingError: ``path`` is no path, or is empty.
     """
-    if path is None:
-        replace(cache_directory=None)
-        return
-    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-        raise SettingError(
-            f"cache directory: a path is needed. Got {path!r}. A path, or None for the default."
-        )
-    replace(cache_directory=Path(path).expanduser())
+    replace(cache_directory=None if path is None else as_path(path, setting="cache directory"))
+
+
+def as_path(path: str | os.PathLike[str], *, setting: str) -> Path:
+    """Return ``path`` as a path with the user's home filled in.
+
+    Raises:
+        SettingError: ``path`` is no path, or is empty; names ``setting``.
+    """
+    try:
+        found = Path(path)
+    except TypeError:
+        found = None
+    if found is None or not os.fspath(path):
+        raise SettingError(f"{setting}: a path is needed. Got {path!r}. A path, or None for the default.")
+    return found.expanduser()
 
 
 def cache_directory() -> Path:
