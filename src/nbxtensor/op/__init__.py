@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nbxtensor.op.declaration import Array, Case, Kernel, Op, Operand, OpFunction, Pointwise, declare
 from nbxtensor.op.expression import Expression, Scalar, Step
-from nbxtensor.op.launch import Argument, Buffer, Call, Cost, Launch, Pointer, Source, Target
+from nbxtensor.op.launch import Argument, Buffer, Call, Cost, Launch, Number, Pointer, Source, Target
 from nbxtensor.op.spec import Spec
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Expression",
     "Kernel",
     "Launch",
+    "Number",
     "Op",
     "OpFunction",
     "Operand",

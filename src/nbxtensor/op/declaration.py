@@ -52,11 +52,13 @@ class Pointwise:
             in the order of ``operands`` and returns one block.
         operands: Parameter names it is given, in order; each is an operand or a scalar parameter of the call.
         compute: Dtype that each of them is cast to before the call, in the same order.
+        flops: Arithmetic operations per element.
     """
 
     function: str
     operands: tuple[str, ...]
     compute: tuple[str, ...]
+    flops: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from nbxtensor.op.spec import Spec
 if TYPE_CHECKING:
     from nbxtensor.op.declaration import Op
 
-__all__ = ["Argument", "Buffer", "Call", "Cost", "Launch", "Pointer", "Source", "Target"]
+__all__ = ["Argument", "Buffer", "Call", "Cost", "Launch", "Number", "Pointer", "Source", "Target"]
 
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
@@ -111,7 +111,18 @@ class Pointer:
     offset: int = 0
 
 
-Argument = Pointer | int | float
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A launch argument that is a number of a stated dtype and stays an argument whatever its value.
+
+    A plain int may be compiled in; a plain float is a float32.
+    """
+
+    value: int | float
+    dtype: str
+
+
+Argument = Pointer | Number | int | float
 
 
 @dataclass(frozen=True, slots=True)
