@@ -1,1 +1,1 @@
-"""TODO"""
+"""Op families, one folder each, and the settings they are steered by."""
