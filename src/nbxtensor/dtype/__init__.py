@@ -5,5 +5,7 @@
 """
 
 from nbxtensor.dtype.itemsize import bits, canonical, kind, names, nbytes, numpy_dtype
+from nbxtensor.dtype.limits import finfo, iinfo
+from nbxtensor.dtype.promotion import result_type
 
-__all__ = ["bits", "canonical", "kind", "names", "nbytes", "numpy_dtype"]
+__all__ = ["bits", "canonical", "finfo", "iinfo", "kind", "names", "nbytes", "numpy_dtype", "result_type"]

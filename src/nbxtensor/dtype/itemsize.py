@@ -117,9 +117,7 @@ def is_storage_only(name: str) -> bool:
 def _count(op: str, numel: int) -> int:
     count = operator.index(numel)
     if count < 0 or isinstance(numel, bool):
-        raise ArgumentError(
-            f"{op}: numel is a count of elements. Got {numel!r}. An int of 0 or more is accepted."
-        )
+        raise ArgumentError(f"{op}: numel is a count of elements. Got {numel!r}. An int of 0 or more is accepted.")
     return count
 
 
@@ -228,9 +226,7 @@ def from_numpy(dtype: np.dtype[Any] | type[np.generic]) -> str:
     """
     found = np.dtype(dtype)
     if not found.isnative:
-        raise DtypeError(
-            f"from_numpy: a dtype is in the machine's byte order. Got {found!r}. Swap the bytes first."
-        )
+        raise DtypeError(f"from_numpy: a dtype is in the machine's byte order. Got {found!r}. Swap the bytes first.")
     if found.name not in table().rows:
         raise UnknownDtypeError(found.name, names())
     return found.name

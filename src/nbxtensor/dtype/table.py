@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from nbxtensor.errors import DtypeError
 
-__all__ = ["DtypeFacts", "FloatFormat", "Kind", "Representation", "Table", "table"]
+__all__ = ["DtypeFacts", "FloatFormat", "Kind", "Representation", "Table", "read_yaml", "table"]
 
 Kind = Literal["float", "int", "uint", "bool", "complex"]
 
@@ -162,22 +162,24 @@ def _index(pairs: Iterable[tuple[Any, str]]) -> Mapping[Any, str]:
         if code is None:
             continue
         if code in index:
-            raise DtypeError(
-                f"dtypes.yml: a code names one dtype. Got {code!r} for {index[code]} and {name}."
-            )
+            raise DtypeError(f"dtypes.yml: a code names one dtype. Got {code!r} for {index[code]} and {name}.")
         index[code] = name
     return MappingProxyType(index)
+
+
+def read_yaml(file: str) -> Any:
+    """Return what a file of this package's facts holds."""
+    # Read at the first question and not at import: importing yaml costs more than reading the file.
+    import yaml
+
+    text = resources.files("nbxtensor.dtype").joinpath(file).read_text(encoding="utf-8")
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 @lru_cache(maxsize=1)
 def table() -> Table:
     """Return the table, read once, at the first question."""
-    # Read at the first question and not at import: importing yaml costs more than reading the file.
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    text = resources.files("nbxtensor.dtype").joinpath("dtypes.yml").read_text(encoding="utf-8")
-    raw = yaml.load(text, Loader=loader)
+    raw = read_yaml("dtypes.yml")
     rows = {name: _row(name, row) for name, row in raw["dtypes"].items()}
     packed = {name: _representation(name, row, rows) for name, row in raw["representations"].items()}
     return Table(
