@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
+
+from nbxtensor.dtype.itemsize import numpy_dtype
+from nbxtensor.errors import ArgumentError
 from nbxtensor.op.launch import Source
 
 __all__ = ["Expression", "Scalar", "Step"]
@@ -33,12 +39,16 @@ class Step:
         compute: Dtype that each value argument is cast to before the call (one entry per argument).
         dtype: Dtype the result is cast to: what the value would be stored as, so that a fused chain gives the same
             bits as one kernel per step.
+        reference: The same call on numpy arrays; not part of what the step is, so not compared.
+        flops: Arithmetic operations per element.
     """
 
     function: str
     arguments: tuple[int | Scalar, ...]
     compute: tuple[str, ...]
     dtype: str
+    reference: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
+    flops: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,65 @@ class Expression:
         """Return the dtype of value ``value``."""
         count = len(self.inputs)
         return self.inputs[value] if value < count else self.steps[value - count].dtype
+
+    def then(self, following: Expression, value: int) -> Expression:
+        """Return this expression with ``following`` applied to its result.
+
+        Args:
+            following: What comes after. Its other inputs become inputs of the whole, after those of this one; its
+                scalars come after this one's.
+            value: Which input of ``following`` the (single) result of this expression is.
+        """
+        if len(self.outputs) != 1:
+            raise ArgumentError(f"then: an expression with one result. Got {len(self.outputs)}.")
+        others = tuple(d for i, d in enumerate(following.inputs) if i != value)
+        count, added = len(self.inputs), len(others)
+
+        def own(index: int) -> int:
+            return index if index < count else index + added
+
+        extra = iter(range(count, count + added))
+        place = {i: own(self.outputs[0]) if i == value else next(extra) for i in range(len(following.inputs))}
+        for i in range(len(following.steps)):
+            place[len(following.inputs) + i] = count + added + len(self.steps) + i
+        mine = tuple(
+            replace(s, arguments=tuple(a if isinstance(a, Scalar) else own(a) for a in s.arguments)) for s in self.steps
+        )
+        theirs = tuple(
+            replace(
+                s,
+                arguments=tuple(
+                    replace(a, index=a.index + self.scalars) if isinstance(a, Scalar) else place[a] for a in s.arguments
+                ),
+            )
+            for s in following.steps
+        )
+        return Expression(
+            self.inputs + others,
+            mine + theirs,
+            tuple(place[i] for i in following.outputs),
+            self.scalars + following.scalars,
+        )
+
+    def evaluate(self, values: Sequence[Any], scalars: Sequence[float] = ()) -> tuple[Any, ...]:
+        """Return what leaves the expression, computed by the steps' numpy references.
+
+        Values are arrays in a dtype that holds them (float64 for any float); each step's result is rounded only where
+        its dtype is not a float, so that the outcome is a reference and not a simulation of the kernel.
+
+        Raises:
+            ArgumentError: A step has no reference.
+        """
+        results = [np.asarray(v) for v in values]
+        for step in self.steps:
+            arguments = [scalars[a.index] if isinstance(a, Scalar) else results[a] for a in step.arguments]
+            if step.function and step.reference is None:
+                raise ArgumentError(f"evaluate: the step {step.function} has no reference.")
+            value = np.asarray(step.reference(*arguments) if step.reference else arguments[0])
+            carrier = np.dtype(numpy_dtype(step.dtype))
+            floats = step.dtype.startswith(("float", "bfloat"))
+            results.append(value if floats else value.astype(carrier))
+        return tuple(results[i] for i in self.outputs)
 
     def body(self, values: tuple[str, ...], scalars: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
         """Return Triton statements that compute the expression, and the names of what leaves it.
@@ -93,18 +162,24 @@ class Expression:
         modules = sorted({step.function.rpartition(":")[0] for step in self.steps if step.function})
         return ["import triton", "import triton.language as tl", *(f"import {m} as {_alias(m)}" for m in modules)]
 
-    def device_function(self, name: str) -> Source:
-        """Return a Triton device function ``name(v0, v1, ..., s0, s1, ...)`` that computes the expression."""
-        values = tuple(f"v{i}" for i in range(len(self.inputs)))
-        scalars = tuple(f"s{i}" for i in range(self.scalars))
-        lines, results = self.body(values, scalars)
+    def device_function(self, name: str, values: int = 0, scalars: int = 0) -> Source:
+        """Return a Triton device function ``name(v0, v1, ..., s0, s1, ...)`` that computes the expression.
+
+        Args:
+            name: What it is called.
+            values: Number of value parameters, where a kernel passes more than the expression has (0: just as many).
+            scalars: Number of scalar parameters, likewise.
+        """
+        parameters = tuple(f"v{i}" for i in range(max(values, len(self.inputs))))
+        numbers = tuple(f"s{i}" for i in range(max(scalars, self.scalars)))
+        lines, results = self.body(parameters[: len(self.inputs)], numbers)
         text = "\n".join(
             [
                 *self.imports(),
                 "",
                 "",
                 "@triton.jit",
-                f"def {name}({', '.join((*values, *scalars))}):",
+                f"def {name}({', '.join((*parameters, *numbers))}):",
                 *("    " + line for line in lines),
                 f"    return {', '.join(results)}",
                 "",

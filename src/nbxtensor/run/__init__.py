@@ -1,1 +1,7 @@
-"""TODO"""
+"""Where an op meets a device: kernel choice, compilation, launches."""
+
+from nbxtensor.run.binding import Prepared, prepare
+from nbxtensor.run.device import Device, device
+from nbxtensor.run.eager import View, execute, launch
+
+__all__ = ["Device", "Prepared", "View", "device", "execute", "launch", "prepare"]

@@ -1,0 +1,1 @@
+"""Attention: softmax(q k^T) v in one kernel."""

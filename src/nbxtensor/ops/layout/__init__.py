@@ -1,0 +1,1 @@
+"""Moving elements without changing them: copies of any view, concatenation, padding."""

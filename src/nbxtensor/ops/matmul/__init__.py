@@ -1,0 +1,1 @@
+"""Matrix products, plain and with packed weights, with a fused epilogue."""

@@ -1,0 +1,118 @@
+"""From a declared launch to a compiled one: what is compiled, and the value of every argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from nbxtensor.backend.contract import Backend, Bound, KernelRequest, LoadedKernel
+from nbxtensor.dtype.itemsize import bits, triton_type
+from nbxtensor.errors import CompileError
+from nbxtensor.op import Call, Kernel, Launch, Number, Op, Pointer, Source, Target
+
+__all__ = ["Prepared", "grid3", "prepare", "request"]
+
+_INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A launch whose kernel is loaded; only addresses are missing.
+
+    Attributes:
+        kernel: The loaded kernel.
+        grid: Programs along three axes.
+        slots: Per run-time argument: a `Pointer` still to be resolved, or the value itself.
+        offsets: Per run-time argument: bytes to add to a resolved address.
+        nanoseconds: Predicted time, 0 when not known.
+    """
+
+    kernel: LoadedKernel
+    grid: tuple[int, int, int]
+    slots: tuple[Pointer | int | float, ...]
+    offsets: tuple[int, ...]
+    nanoseconds: float
+
+    def bind(self, resolve: Callable[[Pointer], int]) -> Bound:
+        """Return the launch with ``resolve(pointer)`` as the address of each pointer."""
+        values = tuple(
+            resolve(slot) + offset if isinstance(slot, Pointer) else slot
+            for slot, offset in zip(self.slots, self.offsets, strict=True)
+        )
+        return Bound(self.kernel, self.grid, values, self.nanoseconds)
+
+
+def request(op: Op, launch: Launch, *, bake: bool) -> KernelRequest:
+    """Return what has to be compiled for ``launch``.
+
+    Args:
+        op: The op, whose module holds the kernel and the device functions.
+        launch: The launch.
+        bake: Whether integers (sizes, strides) become constants of the compiled kernel: right for a program, whose
+            shapes are known; an eager call bakes only 0 and 1, so that other shapes reuse the kernel.
+    """
+    signature: dict[str, str] = {}
+    constants = dict(launch.constants)
+    for name, value in launch.arguments.items():
+        if isinstance(value, Pointer):
+            signature[name] = "*" + triton_type(value.dtype)
+        elif isinstance(value, Number):
+            signature[name] = triton_type(value.dtype)
+        elif isinstance(value, Number):
+            signature[name] = triton_type(value.dtype)
+        elif isinstance(value, bool):
+            constants[name] = value
+        elif isinstance(value, int):
+            if bake or value in (0, 1):
+                constants[name] = value
+            else:
+                signature[name] = "i32" if abs(value) <= _INT32_MAX else "i64"
+        else:
+            signature[name] = "fp32"
+    source = launch.kernel
+    return KernelRequest(
+        module="" if isinstance(source, Source) else op.module,
+        name=source.name if isinstance(source, Source) else source,
+        text=source.text if isinstance(source, Source) else "",
+        signature=signature,
+        constants=constants,
+        functions=op.module,
+        warps=launch.warps,
+        stages=launch.stages,
+    )
+
+
+def grid3(grid: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return ``grid`` with its missing axes as 1."""
+    x, y, z = (*grid, 1, 1, 1)[:3]
+    return x, y, z
+
+
+def prepare(
+    call: Call, kernel: Kernel, launches: tuple[Launch, ...], backend: Backend, index: int, *, bake: bool
+) -> tuple[Prepared, ...]:
+    """Compile and load every launch of a call.
+
+    Raises:
+        CompileError: A kernel does not compile for the target; names the op.
+    """
+    nanoseconds = _predicted(call.device, kernel, call) / max(len(launches), 1)
+    prepared: list[Prepared] = []
+    for launch in launches:
+        try:
+            compiled = backend.compile(request(call.op, launch, bake=bake), call.device)
+        except CompileError as error:
+            raise CompileError(f"{call.op.name}: {error}") from error
+        given = (launch.arguments[name] for name, _ in compiled.parameters)
+        slots = tuple(value.value if isinstance(value, Number) else value for value in given)
+        offsets = tuple(s.offset * bits(s.dtype) // 8 if isinstance(s, Pointer) else 0 for s in slots)
+        loaded = backend.load(compiled, index)
+        prepared.append(Prepared(loaded, grid3(launch.grid), slots, offsets, nanoseconds))
+    return tuple(prepared)
+
+
+def _predicted(target: Target, kernel: Kernel, call: Call) -> float:
+    """Return a rough time in nanoseconds on one worker: only decides whether a launch is worth splitting."""
+    cost = kernel.cost(call)
+    facts: Mapping[str, float] = {"bytes_per_ns": 10.0, "flops_per_ns": 30.0}
+    return max((cost.read + cost.written) / facts["bytes_per_ns"], cost.flops / facts["flops_per_ns"])

@@ -1,0 +1,172 @@
+"""Python's operators on tensors, and the methods that array users expect, each one call of an op."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from nbxtensor.ops.matmul import op as products
+from nbxtensor.ops.pointwise import op as pointwise
+from nbxtensor.ops.reduce import op as reductions
+
+if TYPE_CHECKING:
+    from nbxtensor.tensor.tensor import Tensor
+
+__all__ = ["Operators"]
+
+Axes = int | Sequence[int] | None
+
+
+class Operators:
+    """What a tensor can do by an operator or a method; broadcasting and promotion are the ops' own."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__  # by identity, although == compares elements
+
+    def __add__(self, other: Any) -> Tensor:
+        return pointwise.add(self, other)
+
+    def __radd__(self, other: Any) -> Tensor:
+        return pointwise.add(other, self)
+
+    def __sub__(self, other: Any) -> Tensor:
+        return pointwise.subtract(self, other)
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return pointwise.subtract(other, self)
+
+    def __mul__(self, other: Any) -> Tensor:
+        return pointwise.multiply(self, other)
+
+    def __rmul__(self, other: Any) -> Tensor:
+        return pointwise.multiply(other, self)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return pointwise.divide(self, other)
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return pointwise.divide(other, self)
+
+    def __floordiv__(self, other: Any) -> Tensor:
+        return pointwise.floor_divide(self, other)
+
+    def __rfloordiv__(self, other: Any) -> Tensor:
+        return pointwise.floor_divide(other, self)
+
+    def __mod__(self, other: Any) -> Tensor:
+        return pointwise.remainder(self, other)
+
+    def __rmod__(self, other: Any) -> Tensor:
+        return pointwise.remainder(other, self)
+
+    def __pow__(self, other: Any) -> Tensor:
+        return pointwise.pow(self, other)
+
+    def __rpow__(self, other: Any) -> Tensor:
+        return pointwise.pow(other, self)
+
+    def __and__(self, other: Any) -> Tensor:
+        return pointwise.bitwise_and(self, other)
+
+    def __rand__(self, other: Any) -> Tensor:
+        return pointwise.bitwise_and(other, self)
+
+    def __or__(self, other: Any) -> Tensor:
+        return pointwise.bitwise_or(self, other)
+
+    def __ror__(self, other: Any) -> Tensor:
+        return pointwise.bitwise_or(other, self)
+
+    def __xor__(self, other: Any) -> Tensor:
+        return pointwise.bitwise_xor(self, other)
+
+    def __rxor__(self, other: Any) -> Tensor:
+        return pointwise.bitwise_xor(other, self)
+
+    def __lshift__(self, other: Any) -> Tensor:
+        return pointwise.bitwise_left_shift(self, other)
+
+    def __rlshift__(self, other: Any) -> Tensor:
+        return pointwise.bitwise_left_shift(other, self)
+
+    def __rshift__(self, other: Any) -> Tensor:
+        return pointwise.bitwise_right_shift(self, other)
+
+    def __rrshift__(self, other: Any) -> Tensor:
+        return pointwise.bitwise_right_shift(other, self)
+
+    def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
+        return pointwise.equal(self, other)
+
+    def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]
+        return pointwise.not_equal(self, other)
+
+    def __lt__(self, other: Any) -> Tensor:
+        return pointwise.less(self, other)
+
+    def __le__(self, other: Any) -> Tensor:
+        return pointwise.less_equal(self, other)
+
+    def __gt__(self, other: Any) -> Tensor:
+        return pointwise.greater(self, other)
+
+    def __ge__(self, other: Any) -> Tensor:
+        return pointwise.greater_equal(self, other)
+
+    def __neg__(self) -> Tensor:
+        return pointwise.negative(self)
+
+    def __pos__(self) -> Tensor:
+        return pointwise.positive(self)
+
+    def __abs__(self) -> Tensor:
+        return pointwise.abs(self)
+
+    def __invert__(self) -> Tensor:
+        return pointwise.bitwise_invert(self)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        return products.matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Tensor:
+        return products.matmul(other, self)
+
+    def astype(self, dtype: str) -> Tensor:
+        """Return the elements converted to ``dtype``."""
+        return pointwise.astype(self, dtype)
+
+    def sum(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+        """Return `nbxtensor.sum` of the tensor."""
+        return reductions.sum(self, axis=axis, keepdims=keepdims)
+
+    def mean(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+        """Return `nbxtensor.mean` of the tensor."""
+        return reductions.mean(self, axis=axis, keepdims=keepdims)
+
+    def max(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+        """Return `nbxtensor.max` of the tensor."""
+        return reductions.max(self, axis=axis, keepdims=keepdims)
+
+    def min(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+        """Return `nbxtensor.min` of the tensor."""
+        return reductions.min(self, axis=axis, keepdims=keepdims)
+
+    def prod(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+        """Return `nbxtensor.prod` of the tensor."""
+        return reductions.prod(self, axis=axis, keepdims=keepdims)
+
+    def any(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+        """Return `nbxtensor.any` of the tensor."""
+        return reductions.any(self, axis=axis, keepdims=keepdims)
+
+    def all(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+        """Return `nbxtensor.all` of the tensor."""
+        return reductions.all(self, axis=axis, keepdims=keepdims)
+
+    def argmax(self, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+        """Return `nbxtensor.argmax` of the tensor."""
+        return reductions.argmax(self, axis=axis, keepdims=keepdims)
+
+    def argmin(self, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+        """Return `nbxtensor.argmin` of the tensor."""
+        return reductions.argmin(self, axis=axis, keepdims=keepdims)

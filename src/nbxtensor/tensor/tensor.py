@@ -1,0 +1,414 @@
+"""The tensor: a shape, a dtype and strides over a block of memory, or over a value of a graph being traced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+
+import numpy as np
+
+from nbxtensor import shape as shapes
+from nbxtensor.dtype.itemsize import bits, itemsize, numpy_dtype
+from nbxtensor.dtype.itemsize import kind as dtype_kind
+from nbxtensor.errors import ArgumentError, CaptureError, ShapeError, UnsupportedError
+from nbxtensor.memory.allocator import Storage
+from nbxtensor.op import Array, Op, Spec
+from nbxtensor.run import Device, View, execute
+from nbxtensor.tensor.operators import Operators
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Symbol", "Tensor"]
+
+
+@runtime_checkable
+class Symbol(Protocol):
+    """What stands for memory while a function is traced."""
+
+    def run(self, op: Op, operands: Mapping[str, Tensor], params: Mapping[str, Any]) -> tuple[Tensor, ...]:
+        """Write the call down and return tensors that stand for its results."""
+        ...
+
+
+class _HostView:
+    """Host memory of a tensor as numpy sees it; numpy keeps it, and so the storage, alive."""
+
+    def __init__(self, tensor: Tensor, carrier: np.dtype[Any]) -> None:
+        storage = cast("Storage", tensor.storage)
+        self.tensor = tensor
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": tensor.shape,
+            "typestr": carrier.str,
+            "strides": tuple(s * carrier.itemsize for s in tensor.strides),
+            "data": (storage.address + tensor.offset * carrier.itemsize, storage.readonly),
+        }
+
+
+def _extents(given: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return extents given one by one, or as one sequence."""
+    return tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
+
+
+class Tensor(Operators):
+    """An n-dimensional array on a device.
+
+    A tensor is a view: shape, dtype and strides (in elements) over a storage that several tensors may share. It is
+    never written to once made. Make one with `asarray`, `zeros` and the like; the constructor takes the parts.
+    """
+
+    __slots__ = ("_device", "_offset", "_spec", "_storage")
+    __array_priority__ = 1000  # numpy leaves operators with a tensor to the tensor
+
+    def __init__(self, storage: Storage | Symbol, spec: Spec, offset: int = 0, device: Device | None = None) -> None:
+        self._storage = storage
+        self._spec = spec
+        self._offset = offset
+        self._device = device
+
+    # ---- what it is
+
+    @property
+    def spec(self) -> Spec:
+        """Shape, dtype and strides as plain data."""
+        return self._spec
+
+    @property
+    def storage(self) -> Storage | Symbol:
+        """The memory behind it."""
+        return self._storage
+
+    @property
+    def offset(self) -> int:
+        """Elements from the start of the storage to the first element."""
+        return self._offset
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extent of each axis."""
+        return self._spec.shape
+
+    @property
+    def dtype(self) -> str:
+        """Name of the dtype, as the dtype table spells it."""
+        return self._spec.dtype
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Elements (not bytes) between neighbours along each axis."""
+        return self._spec.strides
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self._spec.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._spec.numel
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, packed."""
+        return self._spec.nbytes
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element; refused by name for dtypes narrower than a byte."""
+        return itemsize(self._spec.dtype)
+
+    @property
+    def device(self) -> Device:
+        """The device its memory is on.
+
+        Raises:
+            CaptureError: The tensor stands for a value of a graph.
+        """
+        if self._device is None:
+            raise CaptureError("device: a traced tensor is on no device yet. A plan is made for one.")
+        return self._device
+
+    def is_contiguous(self) -> bool:
+        """Return whether the elements lie row-major without gaps."""
+        return self._spec.is_contiguous
+
+    # ---- running ops
+
+    def __run__(self, op: Op, operands: Mapping[str, Tensor], params: Mapping[str, Any]) -> Any:
+        """Run ``op`` where the operands live: traced if any of them is, else on their common device."""
+        for operand in operands.values():
+            if not isinstance(operand.storage, Storage):
+                results = operand.storage.run(op, operands, params)
+                return results[0] if len(results) == 1 else results
+        device = self.device
+        for name, operand in operands.items():
+            if operand.device is not device:
+                raise ArgumentError(
+                    f"{op.name}: operands share a device. Got {device} and {operand.device} for {name}. "
+                    "Tensor.to(device) copies."
+                )
+        views = {n: View(cast("Storage", t.storage), t.spec, t.offset) for n, t in operands.items()}
+        tensors = tuple(Tensor(v.storage, v.spec, v.offset, device) for v in execute(op, views, params, device))
+        return tensors[0] if len(tensors) == 1 else tensors
+
+    # ---- values on the host
+
+    def numpy(self) -> Array:
+        """Return the elements as a numpy array that shares the memory where the host can reach it.
+
+        A dtype numpy lacks comes as its carrier: bfloat16 as uint16 bit patterns, float8 as uint8.
+
+        Raises:
+            CaptureError: The tensor is traced and has no values.
+        """
+        storage = self._storage
+        if not isinstance(storage, Storage):
+            raise CaptureError("numpy: a traced tensor has no values. Run the program and read its outputs.")
+        carrier = np.dtype(numpy_dtype(self.dtype))
+        if bits(self.dtype) < 8:
+            raise UnsupportedError(f"numpy: {self.dtype} elements are narrower than a byte. Cast it first.")
+        if not self.size:
+            return np.empty(self.shape, carrier)
+        memory = self.device.backend.memory(self.device.index)
+        if hasattr(memory, "view"):
+            return np.asarray(_HostView(self, carrier))
+        host = np.empty(storage.nbytes // carrier.itemsize, carrier)
+        memory.copy_out(memoryview(host).cast("B"), storage.address)
+        strides = tuple(s * carrier.itemsize for s in self.strides)
+        return np.lib.stride_tricks.as_strided(host[self._offset :], self.shape, strides)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:  # noqa: FBT001 - numpy's protocol
+        """Return the elements for `numpy.asarray`."""
+        array = self.numpy() if dtype is None else self.numpy().astype(dtype, copy=False)
+        return array.copy() if copy else array
+
+    def item(self) -> bool | int | float | complex:
+        """Return the one element as a Python number.
+
+        Raises:
+            ArgumentError: There is not exactly one element.
+        """
+        if self.size != 1:
+            raise ArgumentError(f"item: a tensor of one element. Got shape {self.shape}.")
+        return self.tolist_flat()[0]
+
+    def tolist(self) -> Any:
+        """Return the elements as nested lists of Python numbers (a number for no axes)."""
+        return self._values().tolist()
+
+    def tolist_flat(self) -> list[Any]:
+        """Return the elements in row-major order as a list of Python numbers."""
+        return self._values().reshape(-1).tolist()
+
+    def _values(self) -> Array:
+        """Return the elements in a numpy dtype that shows their values."""
+        from nbxtensor.dtype.convert import convert
+
+        array = self.numpy()
+        exact = dtype_kind(self.dtype) == "float" and np.dtype(numpy_dtype(self.dtype)).kind != "f"
+        return convert(np.ascontiguousarray(array), self.dtype, "float32") if exact else array
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(cast("int", self.item()))
+
+    def __float__(self) -> float:
+        return float(cast("float", self.item()))
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        if dtype_kind(self.dtype) not in ("int", "uint"):
+            raise TypeError(f"__index__: an integer tensor. Got dtype {self.dtype}.")
+        return int(cast("int", self.item()))
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise TypeError("len: a tensor with at least one axis. Got none.")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        if not isinstance(self._storage, Storage):
+            return f"Tensor(traced, shape={self.shape}, dtype={self.dtype})"
+        body = np.array2string(self._values(), separator=", ", prefix="Tensor(")
+        return f"Tensor({body}, dtype={self.dtype}, device={self.device})"
+
+    # ---- views
+
+    def _view(self, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> Tensor:
+        return Tensor(
+            self._storage, Spec(tuple(shape), self.dtype, tuple(strides)), self._offset + offset, self._device
+        )
+
+    def reshape(self, *shape: int | Sequence[int]) -> Tensor:
+        """Return the elements in row-major order under another shape; a view where strides allow, else a copy.
+
+        One extent may be -1: it is what the others leave.
+
+        Raises:
+            ShapeError: The shapes differ in their number of elements.
+        """
+        wanted = shapes.infer_shape(_extents(shape), self.size, op="reshape")
+        strides = shapes.view_strides(self.shape, self.strides, wanted)
+        return self.copy().reshape(wanted) if strides is None else self._view(wanted, strides)
+
+    def view(self, *shape: int | Sequence[int]) -> Tensor:
+        """Return `reshape` where it needs no copy.
+
+        Raises:
+            ShapeError: It would need one, or the numbers of elements differ.
+        """
+        wanted = shapes.infer_shape(_extents(shape), self.size, op="view")
+        strides = shapes.view_strides(self.shape, self.strides, wanted)
+        if strides is None:
+            raise ShapeError(
+                f"view: shape {wanted} needs a copy of shape {self.shape} with strides {self.strides}. reshape copies."
+            )
+        return self._view(wanted, strides)
+
+    def permute(self, *axes: int | Sequence[int]) -> Tensor:
+        """Return the view whose axis i is axis ``axes[i]`` of this tensor."""
+        shape, strides = shapes.permute(self.shape, self.strides, _extents(axes))
+        return self._view(shape, strides)
+
+    def transpose(self, first: int, second: int) -> Tensor:
+        """Return the view with two axes exchanged."""
+        order = list(range(self.ndim))
+        i = shapes.normalize_axis(first, self.ndim, op="transpose")
+        j = shapes.normalize_axis(second, self.ndim, op="transpose")
+        order[i], order[j] = order[j], order[i]
+        return self.permute(order)
+
+    @property
+    def T(self) -> Tensor:  # noqa: N802 - the standard's name
+        """The transposed view of a matrix.
+
+        Raises:
+            ShapeError: There are not two axes.
+        """
+        if self.ndim != 2:
+            raise ShapeError(f"T: a tensor of two axes. Got shape {self.shape}. mT or permute take others.")
+        return self.permute(1, 0)
+
+    @property
+    def mT(self) -> Tensor:  # noqa: N802 - the standard's name
+        """The view with the last two axes exchanged."""
+        if self.ndim < 2:
+            raise ShapeError(f"mT: a tensor of two axes or more. Got shape {self.shape}.")
+        return self.transpose(-1, -2)
+
+    def narrow(self, axis: int, start: int, length: int) -> Tensor:
+        """Return the view of ``length`` neighbours along ``axis`` from ``start`` on."""
+        shape, strides, offset = shapes.narrow(self.shape, self.strides, axis, start, length)
+        return self._view(shape, strides, offset)
+
+    def select(self, axis: int, index: int) -> Tensor:
+        """Return the view at ``index`` of ``axis``, which is dropped."""
+        shape, strides, offset = shapes.select(self.shape, self.strides, axis, index)
+        return self._view(shape, strides, offset)
+
+    def expand(self, *shape: int | Sequence[int]) -> Tensor:
+        """Return the view broadcast to ``shape``; repeated elements share their memory."""
+        wanted, strides = shapes.broadcast_strides(self.shape, self.strides, _extents(shape))
+        return self._view(wanted, strides)
+
+    def unsqueeze(self, axis: int) -> Tensor:
+        """Return the view with an axis of extent 1 inserted before ``axis``."""
+        place = shapes.normalize_axis(axis, self.ndim + 1, op="unsqueeze")
+        shape, strides = list(self.shape), list(self.strides)
+        shape.insert(place, 1)
+        strides.insert(place, 1)
+        return self._view(shape, strides)
+
+    def squeeze(self, axis: int | Sequence[int] | None = None) -> Tensor:
+        """Return the view without the named axes of extent 1 (every such axis for None).
+
+        Raises:
+            ShapeError: A named axis has another extent.
+        """
+        named = (
+            tuple(i for i, n in enumerate(self.shape) if n == 1)
+            if axis is None
+            else shapes.normalize_axes(axis, self.ndim, op="squeeze")
+        )
+        for i in named:
+            if self.shape[i] != 1:
+                raise ShapeError(f"squeeze: an axis of extent 1. Got axis {i} of shape {self.shape}.")
+        kept = [i for i in range(self.ndim) if i not in named]
+        return self._view([self.shape[i] for i in kept], [self.strides[i] for i in kept])
+
+    def flatten(self, start: int = 0, stop: int = -1) -> Tensor:
+        """Return the axes ``start`` to ``stop`` (inclusive) merged into one."""
+        if not self.ndim:
+            return self.reshape(1)
+        first = shapes.normalize_axis(start, self.ndim, op="flatten")
+        last = shapes.normalize_axis(stop, self.ndim, op="flatten")
+        merged = shapes.numel(self.shape[first : last + 1])
+        return self.reshape((*self.shape[:first], merged, *self.shape[last + 1 :]))
+
+    def __getitem__(self, key: Any) -> Tensor:
+        """Return a view by ints, slices of step 1, Ellipsis and None (a new axis).
+
+        Raises:
+            UnsupportedError: A slice has another step, or an index is an array.
+            BoundsError: An index is outside its axis, or there are more indices than axes.
+        """
+        keys = list(key) if isinstance(key, tuple) else [key]
+        consumed = sum(1 for k in keys if k is not None and k is not Ellipsis)
+        if sum(1 for k in keys if k is Ellipsis) > 1:
+            raise ArgumentError("indexing: at most one Ellipsis. Got more.")
+        if consumed > self.ndim:
+            raise ArgumentError(f"indexing: at most {self.ndim} indices for shape {self.shape}. Got {consumed}.")
+        if not any(k is Ellipsis for k in keys):
+            keys.append(Ellipsis)
+        place = next(i for i, k in enumerate(keys) if k is Ellipsis)
+        keys[place : place + 1] = [slice(None)] * (self.ndim - consumed)
+        result, axis = self, 0
+        for k in keys:
+            if k is None:
+                result = result.unsqueeze(axis)
+                axis += 1
+            elif isinstance(k, slice):
+                if k.step not in (None, 1):
+                    raise UnsupportedError(f"indexing: slices have step 1. Got step {k.step}. narrow takes a range.")
+                low, high = shapes.slice_bounds(k.start, k.stop, result.shape[axis])
+                result = result.narrow(axis, low, high - low)
+                axis += 1
+            elif isinstance(k, (bool, np.bool_)) or not hasattr(k, "__index__") or getattr(k, "ndim", 0):
+                raise UnsupportedError(
+                    f"indexing: ints, slices of step 1, Ellipsis and None. Got {type(k).__name__}. "
+                    "take gathers along an axis."
+                )
+            else:
+                result = result.select(axis, k.__index__())
+        return result
+
+    # ---- copies
+
+    def copy(self) -> Tensor:
+        """Return the elements in fresh memory, packed row-major."""
+        from nbxtensor.ops.layout.op import copy
+
+        return copy(self)
+
+    def contiguous(self) -> Tensor:
+        """Return the tensor itself where its elements are packed row-major, else `copy`."""
+        return self if self.is_contiguous() else self.copy()
+
+    def to(self, target: str | Device) -> Tensor:
+        """Return the tensor in another dtype, or on another device; itself where nothing changes.
+
+        Args:
+            target: A dtype name or alias, or a device ("cpu", "cuda:1", a `Device`).
+        """
+        from nbxtensor.tensor.transfer import to
+
+        return to(self, target)
