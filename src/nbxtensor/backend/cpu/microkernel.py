@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nbxtensor.backend.cpu.ir import Builder
-from nbxtensor.backend.cpu.microkernel_arithmetic import NBYTES, Arithmetic, Matrix, arithmetic, at
+from nbxtensor.backend.cpu.microkernel_arithmetic import NBYTES, Arithmetic, Matrix, arithmetic, at, offset
 from nbxtensor.backend.cpu.microkernel_blocks import STREAMED_ROWS, multiply_rows, strip_vectors
 from nbxtensor.backend.cpu.microkernel_copies import (
     copied_row_nbytes,
@@ -92,9 +92,13 @@ def gemm(
 
     def strip(column: str, width: int) -> list[str]:
         part = Matrix(at(b, w.pointer, w.element, column), w.row, w.element)
+        # Columns to the right come next in a wide matrix, rows below in a packed panel.
+        beyond = str(width) if copies else offset(b, (str(k), w.row))
+        following = Matrix(at(b, part.pointer, w.element, beyond), w.row, w.element)
         if copies:
             part = copy_strip(b, how, k, part, width, scratch)
-        multiply_rows(b, how, m, k, a, part, Matrix(at(b, c.pointer, c.element, column), c.row, c.element), width)
+        sums = Matrix(at(b, c.pointer, c.element, column), c.row, c.element)
+        multiply_rows(b, how, m, k, a, part, sums, width, following)
         return []
 
     column = 0

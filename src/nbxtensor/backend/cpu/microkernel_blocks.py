@@ -20,6 +20,8 @@ from nbxtensor.backend.cpu.microkernel_copies import excess_of
 __all__ = ["STREAMED_ROWS", "multiply_rows", "strip_vectors"]
 
 STREAMED_ROWS = 8  # up to here W is read once: every row of A is in the block
+_LINE_NBYTES = 64
+_FEWEST_PREFETCHING_BLOCKS = 3  # with fewer, prefetches would crowd out the loads that are waited for
 _UNROLL = 4  # steps of k in one turn of the inner loop
 _FEWEST_SUMS = 8  # latency of a multiply-add times the units that do it
 # Rows of a block by the vectors of W beside it: the sums, those vectors and a group of A fit the registers.
@@ -39,17 +41,38 @@ def strip_vectors(how: Arithmetic, m: int | str, n: int) -> list[int]:
 
 
 def multiply_rows(
-    b: Builder, how: Arithmetic, m: int | str, k: int, a: Matrix, w: Matrix, c: Matrix, width: int
+    b: Builder, how: Arithmetic, m: int | str, k: int, a: Matrix, w: Matrix, c: Matrix, width: int, following: Matrix
 ) -> None:
-    """Write the product of all rows of A by a strip of ``width`` columns of W into C."""
+    """Write the product of all rows of A by a strip of ``width`` columns of W into C.
+
+    The strip of W that is read after this one is expected at ``following`` and brought to the second-level cache
+    meanwhile, a few lines at each turn of the inner loop. Nothing depends on what is there.
+    """
     vectors = -(-width // how.lanes)
     most = _ROWS[how.registers].get(vectors, STREAMED_ROWS)
     if isinstance(m, int) and m <= STREAMED_ROWS:
         most = max(most, m)
 
-    def run(low: str, high: str, rows: int) -> None:
+    line = _LINE_NBYTES // NBYTES[following.element]
+    lines = -(-width // line)
+    slots = _UNROLL * how.depth * lines  # lines of W that one turn of the inner loop uses up
+    count = -(-m // most) if isinstance(m, int) else slots
+
+    def run(low: str, high: str, rows: int, first: int = 0) -> None:
         def turn(i: str, _: list[str]) -> list[str]:
-            _block(b, how, rows, k, _from_row(b, a, i), w, _from_row(b, c, i), width)
+            ahead: list[Matrix] = []
+            if count >= _FEWEST_PREFETCHING_BLOCKS:
+                number = offset(b, (b.pure(f"sdiv i64 {offset(b, (i, '1'), ('-1', low))}, {rows}"), "1"), (str(first), "1"))
+                per = -(-slots // count)
+                for q in range(per):
+                    slot = offset(b, (number, str(per)), (str(q), "1"))
+                    place = offset(
+                        b,
+                        (b.pure(f"sdiv i64 {slot}, {lines}"), following.row),
+                        (b.pure(f"srem i64 {slot}, {lines}"), str(line)),
+                    )
+                    ahead.append(Matrix(at(b, following.pointer, following.element, place), following.row, following.element))
+            _block(b, how, rows, k, _from_row(b, a, i), w, _from_row(b, c, i), width, ahead)
             return []
 
         if low.isdigit() and high.isdigit() and int(high) - int(low) == rows:
@@ -58,11 +81,10 @@ def multiply_rows(
             b.loop(low, high, str(rows), turn)
 
     if isinstance(m, int):
-        count = -(-m // most)
         rows, more = divmod(m, count)
         if more:
             run("0", str(more * (rows + 1)), rows + 1)
-        run(str(more * (rows + 1)), str(m), rows)
+        run(str(more * (rows + 1)), str(m), rows, more)
         return
     done = "0"
     for rows in dict.fromkeys((most, -(-most // 3), 1)):
@@ -76,7 +98,7 @@ def _from_row(b: Builder, x: Matrix, i: str) -> Matrix:
     return Matrix(at(b, x.pointer, x.element, offset(b, (i, x.row))), x.row, x.element)
 
 
-def _block(b: Builder, how: Arithmetic, rows: int, k: int, a: Matrix, w: Matrix, c: Matrix, width: int) -> None:
+def _block(b: Builder, how: Arithmetic, rows: int, k: int, a: Matrix, w: Matrix, c: Matrix, width: int, ahead: list[Matrix]) -> None:
     """Write ``rows`` rows of C by ``width`` columns: its sums stay in registers through the loop over k."""
     vectors = -(-width // how.lanes)
     used = [min(how.lanes, width - j * how.lanes) for j in range(vectors)]
@@ -129,8 +151,11 @@ def _block(b: Builder, how: Arithmetic, rows: int, k: int, a: Matrix, w: Matrix,
 
     def turn(index: str, sums: list[str]) -> list[str]:
         sums = list(sums)
-        for ahead in range(unroll):
-            step(index, ahead, sums)
+        for x in ahead:
+            place = at(b, x.pointer, x.element, offset(b, (offset(b, (index, str(how.depth))), x.row)))
+            b.call("void", "llvm.prefetch.p0", [("ptr", place), ("i32", "0"), ("i32", "2"), ("i32", "1")])
+        for u in range(unroll):
+            step(index, u, sums)
         return sums
 
     unroll = max(_UNROLL, splits)
