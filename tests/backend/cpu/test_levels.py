@@ -9,7 +9,7 @@ from nbxtensor.errors import MissingFactError
 
 V3 = frozenset(levels.LEVELS["x86-64-v3"])
 V4 = frozenset(levels.LEVELS["x86-64-v4"])
-# Flags as Linux prints them on a Zen 4 core, an Ice Lake core, a Haswell core and a Neoverse V1 core, shortened.
+# Flags as Linux prints them on a Zen 4, a Haswell and a Neoverse V1 core, shortened.
 ZEN4 = (
     "fpu sse sse2 ht syscall nx lm pni ssse3 fma cx16 sse4_1 sse4_2 movbe popcnt aes xsave avx f16c lahf_lm abm bmi1 "
 )
