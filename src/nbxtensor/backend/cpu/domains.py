@@ -1,0 +1,253 @@
+"""Loops over a block: restricted to where its masks can be true, the last part in vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from nbxtensor.backend.cpu.affine import Fact, Integer, Poly
+from nbxtensor.backend.cpu.evaluation import Evaluation, Place, source_index
+from nbxtensor.backend.cpu.state import AXIS, Index, Register
+from nbxtensor.backend.cpu.ttir import Value
+
+__all__ = ["Condition", "Domain", "conditions", "vector_axis"]
+
+Body = Callable[[list[Place], Register | None], None]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One comparison that a mask is made of.
+
+    Attributes:
+        value: The boolean block that it is.
+        index: Where that block is read, in terms of the axes.
+        axis: The axis that it limits; None when it is the same all over the block.
+        limit: It holds where the index along ``axis`` is below this; where that is the whole block, if positive.
+    """
+
+    value: Value
+    index: tuple[Index, ...]
+    axis: int | None
+    limit: Poly
+
+
+def axes(evaluation: Evaluation, shape: Sequence[int]) -> tuple[Integer, ...]:
+    """Return the symbolic index over a block of ``shape``: axis k is the symbol "@k"."""
+    for k, extent in enumerate(shape):
+        evaluation.state.facts[f"{AXIS}{k}"] = Fact(0, extent - 1)
+    return tuple(Integer(Poly.symbol(f"{AXIS}{k}") if extent > 1 else Poly.constant(0)) for k, extent in enumerate(shape))
+
+
+def conditions(evaluation: Evaluation, mask: Value, index: tuple[Index, ...]) -> list[Condition]:
+    """Return the limits on single axes that ``mask`` is the conjunction of, as far as it is one."""
+    op = mask.op
+    if op is None or mask in evaluation.state.buffers:
+        return []
+    if op.name == "arith.andi":
+        return [c for v in op.operands for c in conditions(evaluation, v, index)]
+    if (moved := source_index(op, index)) is not None:
+        return conditions(evaluation, op.operands[0], moved)
+    if op.name == "arith.cmpi" and mask.type.shape is not None:
+        found = _limit(evaluation, mask, index)
+        return [found] if found else []
+    return []
+
+
+def _limit(evaluation: Evaluation, mask: Value, index: tuple[Index, ...]) -> Condition | None:
+    op = mask.op
+    predicate = op.attributes["predicate"] if op else ""
+    if op is None or predicate not in {"slt", "sle", "sgt", "sge"}:
+        return None
+    left, right = (evaluation.integer(v, index) for v in op.operands)
+    if left is None or right is None:
+        return None
+    if predicate in {"sgt", "sge"}:
+        left, right = right, left
+    room = right.added(left, -1).base  # the mask holds where this is positive (not negative, for <= and >=)
+    if predicate in {"sle", "sge"}:
+        room += Poly.constant(1)
+    named = {name for name in room.symbols() if name.startswith(AXIS)}
+    if not named:
+        return Condition(mask, index, None, room)
+    (name, *others) = named
+    coefficient = room.terms.get((name,), 0)
+    rest = Poly({m: c for m, c in room.terms.items() if m != (name,)})
+    if others or name in rest.symbols():
+        return None
+    axis = int(name.removeprefix(AXIS))
+    if coefficient == -1:
+        return Condition(mask, index, axis, rest)
+    if coefficient < 0 and rest.is_constant():
+        return Condition(mask, index, axis, Poly.constant(-(-rest.value() // -coefficient)))
+    return None
+
+
+def vector_axis(shape: Sequence[int], width: int) -> int:
+    """Return the axis that vectors run along: the last, unless it is too short and another one is long."""
+    last = max((k for k, extent in enumerate(shape) if extent > 1), default=len(shape) - 1)
+    longest = max(range(len(shape)), key=lambda k: (min(shape[k], width), k))
+    return longest if shape[last] * 2 <= min(shape[longest], width) else last
+
+
+@dataclass
+class Domain:
+    """A block to loop over.
+
+    Attributes:
+        evaluation: Where values come from.
+        shape: Extents of the block.
+        axis: The axis that vectors run along.
+        lanes: Lanes of a vector.
+        unroll: Vectors per turn of the innermost loop.
+        limits: What restricts it: only indices where all of these hold are visited.
+    """
+
+    evaluation: Evaluation
+    shape: tuple[int, ...]
+    axis: int
+    lanes: int
+    unroll: int = 2
+    limits: list[Condition] = field(default_factory=list[Condition])
+
+    def __post_init__(self) -> None:
+        self.state = self.evaluation.state
+        self.b = self.state.b
+        if self.shape:
+            self.lanes = min(self.lanes, self.shape[self.axis])
+
+    def bounds(self) -> tuple[Poly, ...]:
+        """Return how far each axis is visited, as constants and symbols."""
+        return tuple(self._high(k) for k in range(len(self.shape)))
+
+    def visit(self, body: Body) -> None:
+        """Write the loops; ``body`` gets the places of one turn, and which lanes count where not all do."""
+        guards = [c for c in self.limits if c.axis is None]
+        guards = [c for c in guards if self.state.facts.positive(c.limit) is not True]
+        highs = self.bounds()
+
+        def inside() -> list[str]:
+            self._outer(0, (), highs, body)
+            return []
+
+        if not guards:
+            inside()
+            return
+        condition = ""
+        for guard in guards:
+            test = self.b.pure(f"icmp sgt i64 {self.state.scalar(guard.limit)}, 0")
+            condition = self.b.pure(f"and i1 {condition}, {test}") if condition else test
+        self.b.choose(condition, inside)
+
+    def _high(self, axis: int) -> Poly:
+        extent = self.shape[axis]
+        constant, values = extent, list[str]()
+        for limit in (c.limit for c in self.limits if c.axis == axis):
+            low, high = self.state.facts.bounds(limit)
+            if low is not None and low >= extent:
+                continue
+            if low is not None and low == high:
+                constant = max(0, min(constant, low))
+            else:
+                values.append(self.state.scalar(limit))
+        if not values:
+            return Poly.constant(constant)
+        value = str(constant)
+        for other in values:
+            value = self.b.call("i64", "llvm.smin.i64", [("i64", value), ("i64", other)], pure=True)
+        value = self.b.call("i64", "llvm.smax.i64", [("i64", value), ("i64", "0")], pure=True)
+        self.state.facts[value] = Fact(0, constant)
+        return Poly.symbol(value)
+
+    def _outer(self, k: int, index: tuple[Integer, ...], highs: tuple[Poly, ...], body: Body) -> None:
+        if k == len(self.shape):
+            self._inner(index, highs[self.axis] if self.shape else Poly.constant(1), body)
+        elif k == self.axis:
+            self._outer(k + 1, (*index, Integer(Poly.constant(0))), highs, body)
+        elif highs[k] == Poly.constant(1):
+            self._outer(k + 1, (*index, Integer(Poly.constant(0))), highs, body)
+        else:
+
+            def turn(counter: str, _: list[str]) -> list[str]:
+                self.state.facts[counter] = Fact(0, self.shape[k] - 1)
+                self._outer(k + 1, (*index, Integer(Poly.symbol(counter))), highs, body)
+                return []
+
+            self.b.loop("0", self.state.scalar(highs[k]), "1", turn)
+
+    def _inner(self, index: tuple[Integer, ...], high: Poly, body: Body) -> None:
+        if self.lanes <= 1:
+            self._scalars(index, high, body)
+            return
+        step = self.lanes * self.unroll
+        if high.is_constant():
+            full = high.value() // step * step
+            self._main(index, str(full), step, body)
+            whole = high.value() // self.lanes * self.lanes
+            rest = [Poly.constant(i) for i in range(full, whole, self.lanes)]
+            if rest:
+                self._turn(index, rest, None, body)
+            if whole < high.value():
+                count = high.value() - whole
+                ones = "<" + ", ".join(f"i1 {int(k < count)}" for k in range(self.lanes)) + ">"
+                self._turn(index, [Poly.constant(whole)], Register(ones, "i1", self.lanes), body)
+            return
+        end = self.state.scalar(high)
+        full = self.b.pure(f"and i64 {end}, {-step}")
+        self._main(index, full, step, body)
+
+        def turn(counter: str, _: list[str]) -> list[str]:
+            self.state.facts[counter] = Fact(0, self.shape[self.axis] - self.lanes, self.lanes)
+            left = self.b.pure(f"trunc i64 {self.b.pure(f'sub i64 {end}, {counter}')} to i32")
+            kind = f"<{self.lanes} x i32>"
+            numbers = self.state.lane_numbers("i32", self.lanes)
+            active = self.b.pure(f"icmp slt {kind} {numbers}, {self.b.splat(left, 'i32', self.lanes)}")
+            self._turn(index, [Poly.symbol(counter)], Register(active, "i1", self.lanes), body)
+            return []
+
+        self.b.loop(full, end, str(self.lanes), turn)
+
+    def _main(self, index: tuple[Integer, ...], full: str, step: int, body: Body) -> None:
+        if full == "0":
+            return
+        if full == str(step):
+            self._turn(index, [Poly.constant(k * self.lanes) for k in range(self.unroll)], None, body)
+            return
+
+        def turn(counter: str, _: list[str]) -> list[str]:
+            self.state.facts[counter] = Fact(0, self.shape[self.axis] - step, step)
+            start = Poly.symbol(counter)
+            self._turn(index, [start + Poly.constant(k * self.lanes) for k in range(self.unroll)], None, body)
+            return []
+
+        self.b.loop("0", full, str(step), turn)
+
+    def _scalars(self, index: tuple[Integer, ...], high: Poly, body: Body) -> None:
+        if not self.shape or high == Poly.constant(1):
+            body([self.place(index, Poly.constant(0), 0, all_axes=True)], None)
+            return
+
+        def turn(counter: str, _: list[str]) -> list[str]:
+            self.state.facts[counter] = Fact(0, self.shape[self.axis] - 1)
+            body([self.place(index, Poly.symbol(counter), 0, all_axes=True)], None)
+            return []
+
+        self.b.loop("0", self.state.scalar(high), "1", turn)
+
+    def _turn(self, index: tuple[Integer, ...], starts: list[Poly], active: Register | None, body: Body) -> None:
+        body([self.place(index, start, self.lanes, all_axes=active is None) for start in starts], active)
+
+    def place(self, index: tuple[Integer, ...], start: Poly, lanes: int, *, all_axes: bool) -> Place:
+        """Return the place of a vector, where what limits the domain is taken as true from here on.
+
+        What limits the vectors' own axis is true only where all lanes are inside (``all_axes``).
+        """
+        moved: list[Index] = list(index)
+        if self.shape:
+            moved[self.axis] = Integer(start, Poly.constant(1 if lanes else 0))
+        values = {f"{AXIS}{k}": i for k, i in enumerate(moved) if isinstance(i, Integer)}
+        for c in self.limits:
+            if all_axes or c.axis != self.axis:
+                where = tuple(i.substituted(values) if isinstance(i, Integer) else i for i in c.index)
+                self.evaluation.assume(c.value, Place(where, lanes))
+        return Place(tuple(moved), lanes)

@@ -1,0 +1,395 @@
+"""Blocks as functions of an index: any value of the kernel at any place, written where it is needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nbxtensor.backend.cpu import elementwise, memory_access
+from nbxtensor.backend.cpu.affine import ZERO, Fact, Integer, Poly
+from nbxtensor.backend.cpu.state import BYTES, LLVM, Buffer, Index, Operand, Pointer, Register, State, bits
+from nbxtensor.backend.cpu.ttir import Op, Type, Value
+
+__all__ = ["Evaluation", "Place", "source_index"]
+
+_LIMIT = 1 << 31  # a coefficient beyond it is no index: such integers are computed as bits
+_TRUE = Register("true", "i1")
+_FALSE = Register("false", "i1")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a block is evaluated: one index per axis, in ``lanes`` lanes (0: all indices are scalars)."""
+
+    index: tuple[Index, ...]
+    lanes: int = 0
+
+
+def source_index(op: Op, index: tuple[Index, ...]) -> tuple[Index, ...] | None:
+    """Return the index into the only operand of an op that just moves elements, or None for other ops."""
+    shape = op.results[0].type.shape or ()
+    if op.name == "tt.expand_dims":
+        axis = op.integer("axis")
+        return index[:axis] + index[axis + 1 :]
+    if op.name == "tt.broadcast":
+        source = op.operands[0].type.shape or ()
+        zero = Integer(ZERO)
+        return tuple(zero if have == 1 and want != 1 else i for have, want, i in zip(source, shape, index, strict=True))
+    if op.name == "tt.trans":
+        order = [int(n) for n in re.findall(r"\d+", op.attributes["order"].split(":")[1])]
+        moved = list(index)
+        for k, axis in enumerate(order):
+            moved[axis] = index[k]
+        return tuple(moved)
+    return None
+
+
+class Evaluation:
+    """Writes values at places; everything is computed once per place, outside the loops it does not depend on."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.b = state.b
+
+    # What is known without writing anything.
+
+    def integer(self, value: Value, index: tuple[Index, ...], lanes: int = 0) -> Integer | None:
+        """Return an integer block at an index if it follows from the index and scalars alone, else None."""
+        type_ = value.type
+        if type_.pointer or type_.element not in {"i8", "i16", "i32", "i64", "index"}:
+            return None
+        if type_.shape is None:
+            return Integer(self.state.symbol(self.state.scalars[value], type_.element), bits=bits(type_.element))
+        if value in self.state.buffers:
+            return None
+        if value in self.state.affine:
+            source, offset = self.state.affine[value]
+            start = self.integer(source, index, lanes)
+            return start.added(Integer(offset)) if start else None
+        found = self._integer(value, index, lanes)
+        if found is None or any(abs(c) >= _LIMIT for c in (*found.base.terms.values(), *found.lane.terms.values())):
+            return None
+        return found
+
+    def _integer(self, value: Value, index: tuple[Index, ...], lanes: int) -> Integer | None:
+        op = value.op
+        if op is None:
+            return None
+        width = bits(value.type.element)
+        if op.name == "tt.make_range":
+            place = index[0]
+            start = Integer(Poly.constant(op.integer("start")), bits=width)
+            return Integer(place.base, place.lane, width).added(start) if isinstance(place, Integer) else None
+        if op.name == "arith.constant":
+            numbers = op.constant()
+            return Integer(Poly.constant(int(numbers[0])), bits=width) if len(numbers) == 1 else None
+        if op.name == "tt.splat":
+            return self.integer(op.operands[0], (), lanes)
+        if (moved := source_index(op, index)) is not None:
+            return self.integer(op.operands[0], moved, lanes)
+        if op.name == "tt.reshape":
+            moved = self._reshaped(op, index, lanes)
+            return self.integer(op.operands[0], moved, lanes) if moved else None
+        if op.name in {"arith.extsi", "arith.extui", "arith.index_cast"}:
+            found = self.integer(op.operands[0], index, lanes)
+            signed = op.name != "arith.extui" or (found and (self.state.facts.bounds(found.base)[0] or -1) >= 0)
+            return Integer(found.base, found.lane, width) if found and signed else None
+        if op.name in _AFFINE:
+            return self._arithmetic(op, index, lanes, width)
+        return None
+
+    def _arithmetic(self, op: Op, index: tuple[Index, ...], lanes: int, width: int) -> Integer | None:
+        a = self.integer(op.operands[0], index, lanes)
+        c = self.integer(op.operands[1], index, lanes) if a else None
+        if a is None or c is None:
+            return None
+        if op.name == "arith.addi":
+            return a.added(c)
+        if op.name == "arith.subi":
+            return a.added(c, -1)
+        if op.name == "arith.muli":
+            return a.multiplied(c)
+        if not c.uniform or not c.base.is_constant():
+            return None
+        number = c.base.value()
+        if op.name == "arith.shli":
+            return a.scaled(Poly.constant(1 << number)) if 0 <= number < width else None
+        if number <= 0:
+            return None
+        parts = a.divided(number, max(lanes, 1), self.state.facts, self.state.split)
+        return parts and parts[0 if "div" in op.name else 1]
+
+    def _reshaped(self, op: Op, index: tuple[Index, ...], lanes: int) -> tuple[Index, ...] | None:
+        """The index before a reshape, by way of the position in row-major order."""
+        position: Integer | None = Integer(ZERO)
+        stride = 1
+        for extent, i in zip(reversed(op.results[0].type.shape or ()), reversed(index), strict=True):
+            if not isinstance(i, Integer):
+                position = None
+                break
+            position = position.added(i.scaled(Poly.constant(stride)))
+            stride *= extent
+        moved: list[Index] = []
+        for extent in reversed(op.operands[0].type.shape or ()):
+            parts = position and position.divided(extent, max(lanes, 1), self.state.facts, self.state.split)
+            if not parts:
+                return None
+            position = parts[0]
+            moved.append(parts[1])
+        return tuple(reversed(moved))
+
+    def _reshaped_lanes(self, op: Op, index: tuple[Index, ...], lanes: int) -> tuple[Index, ...]:
+        """The same, each lane for itself."""
+        kind = f"<{lanes} x i32>" if lanes else "i32"
+        position, stride = "", 1
+        for extent, i in zip(reversed(op.results[0].type.shape or ()), reversed(index), strict=True):
+            lane = self.state.vector(self.state.register(i, "i32", lanes), lanes)
+            factor = self.b.splat(str(stride), "i32", lanes)
+            term = self.b.pure(f"mul {kind} {lane}, {factor}")
+            position = self.b.pure(f"add {kind} {position}, {term}") if position else term
+            stride *= extent
+        moved: list[Index] = []
+        for extent in reversed(op.operands[0].type.shape or ()):
+            divisor = self.b.splat(str(extent), "i32", lanes)
+            moved.append(Register(self.b.pure(f"urem {kind} {position}, {divisor}"), "i32", lanes))
+            position = self.b.pure(f"udiv {kind} {position}, {divisor}")
+        return tuple(reversed(moved))
+
+    # What is written.
+
+    def at(self, value: Value, place: Place) -> Operand:
+        """Return a value at a place, written now unless it has been."""
+        if value.type.shape is None:
+            return Register(self.state.scalars[value], self.state.element(value.type))
+        depth = max([self.state.homes.get(value, 0), *map(self._depth, place.index)])
+        if depth > self.b.depth:
+            depth = self.b.depth
+        with self.b.at(depth):
+            key = (value, place)
+            for scope in reversed(self.b.scopes):
+                if key in scope.known:
+                    return scope.known[key]  # pyright: ignore[reportReturnType]
+            result = self.b.scopes[-1].known[key] = self._at(value, place)
+        return result  # pyright: ignore[reportReturnType]
+
+    def register(self, value: Value, place: Place) -> Register:
+        """Return a value at a place as a register: a scalar when all lanes are equal."""
+        operand = self.at(value, place)
+        return self.state.register(operand, self.state.element(value.type), place.lanes)
+
+    def assume(self, value: Value, place: Place) -> None:
+        """Take a boolean block as true at a place, in the scope being written and inside it."""
+        self.b.scopes[-1].known[value, place] = _TRUE
+
+    def _depth(self, index: Index) -> int:
+        if isinstance(index, Register):
+            return self.b.depth_of(index.value)
+        return max((self.b.depth_of(s) for s in (*index.base.symbols(), *index.lane.symbols())), default=0)
+
+    def _at(self, value: Value, place: Place) -> Operand:
+        if value in self.state.buffers:
+            return self.load_buffer(self.state.buffers[value], place)
+        if value in self.state.affine:
+            source, offset = self.state.affine[value]
+            start = self.at(source, place)
+            if isinstance(start, Pointer):
+                return Pointer(start.base, start.offset.added(Integer(offset)), start.index, start.unit)
+            if isinstance(start, Integer):
+                return start.added(Integer(offset))
+        integer = self.integer(value, place.index, place.lanes)
+        if integer is not None:
+            return integer
+        op = value.op
+        if op is None:
+            raise self.state.error("a block is known where it is read", value, "This is a defect of the lowering")
+        moved = source_index(op, place.index)
+        if moved is not None:
+            return self.at(op.operands[0], Place(moved, place.lanes))
+        special = self._SPECIAL.get(op.name)
+        if special is not None:
+            return special(self, op, value, place)
+        return elementwise.apply(self.state, op, [self.register(v, place) for v in op.operands])
+
+    def load_buffer(self, buffer: Buffer, place: Place) -> Register:
+        """Return an element, or a vector of them, of a block kept in scratch."""
+        element = self.state.element(buffer.type)
+        return memory_access.load(self.state, self.locate(buffer, place), element, place.lanes, None, None)
+
+    def store_buffer(self, buffer: Buffer, place: Place, value: Register) -> None:
+        """Write an element, or a vector of them, of a block kept in scratch."""
+        pointer = self.locate(buffer, place)
+        if place.lanes and all(isinstance(i, Integer) and i.uniform for i in place.index):
+            place = Place(place.index)
+        memory_access.store(self.state, pointer, value, place.lanes, None)
+
+    def locate(self, buffer: Buffer, place: Place) -> Pointer:
+        """Return where a block in scratch keeps what is at a place."""
+        stride = BYTES[self.state.element(buffer.type)]
+        pointer = Pointer(buffer.address, Integer(ZERO))
+        for extent, i in zip(reversed(buffer.type.shape or ()), reversed(place.index), strict=True):
+            if extent != 1:
+                pointer = self._moved(pointer, i, stride)
+            stride *= extent
+        return pointer
+
+    def _moved(self, pointer: Pointer, index: Index, unit: int) -> Pointer:
+        """A pointer plus ``index * unit`` bytes."""
+        if isinstance(index, Register) and not index.lanes:
+            index = Integer(self.state.symbol(index.value, index.element))
+        if isinstance(index, Integer):
+            offset = pointer.offset.added(index.scaled(Poly.constant(unit)))
+            return Pointer(pointer.base, offset, pointer.index, pointer.unit)
+        if pointer.index is None:
+            return Pointer(pointer.base, pointer.offset, index, unit)
+        parts: list[str] = []
+        kind = f"<{index.lanes} x i64>"
+        for register, factor in ((pointer.index, pointer.unit), (index, unit)):
+            wide = self.state.wide(register).value
+            parts.append(self.b.pure(f"mul {kind} {wide}, {self.b.splat(str(factor), 'i64', index.lanes)}"))
+        total = self.b.pure(f"add {kind} {parts[0]}, {parts[1]}")
+        return Pointer(pointer.base, pointer.offset, Register(total, "i64", index.lanes), 1)
+
+    def pointer(self, value: Value, place: Place) -> Pointer | Register:
+        """Return a pointer block at a place."""
+        found = self.at(value, place)
+        if isinstance(found, Register) and not found.lanes:
+            return Pointer(found.value, Integer(ZERO))
+        if isinstance(found, Integer):
+            raise self.state.error("a pointer is no integer", value, "This is a defect of the lowering")
+        return found
+
+    def _addptr(self, op: Op, value: Value, place: Place) -> Operand:
+        base = self.pointer(op.operands[0], place)
+        index = self.at(op.operands[1], place)
+        unit = BYTES.get(value.type.element, 0)
+        if not unit:
+            raise self.state.error("a pointer's element is lowered", value.type.element, f"{', '.join(BYTES)} are")
+        if isinstance(index, Pointer):
+            raise self.state.error("an offset is an integer", op.line, "This is a defect of the lowering")
+        if isinstance(base, Pointer):
+            return self._moved(base, index, unit)
+        lanes = base.lanes
+        register = self.state.wide(self.state.register(index, "i64", lanes))
+        wide = f"<{lanes} x i64> {self.state.vector(register, lanes)}"
+        kind = f"i{8 * unit}"
+        return Register(self.b.pure(f"getelementptr {kind}, <{lanes} x ptr> {base.value}, {wide}"), "ptr", lanes)
+
+    def _splat(self, op: Op, value: Value, _: Place) -> Operand:
+        scalar = self.state.scalars[op.operands[0]]
+        if value.type.pointer:
+            return Pointer(scalar, Integer(ZERO))
+        return Register(scalar, self.state.element(value.type))
+
+    def _constant(self, op: Op, value: Value, place: Place) -> Operand:
+        numbers = op.constant()
+        element = self.state.element(value.type)
+        if len(numbers) == 1:
+            return Register(elementwise.literal(numbers[0], element), element)
+        table = self.state.table([elementwise.literal(n, element) for n in numbers], element)
+        return self.load_buffer(Buffer(table, value.type), place)
+
+    def _load(self, op: Op, value: Value, place: Place) -> Operand:
+        pointer = self.pointer(op.operands[0], place)
+        mask = self.register(op.operands[1], place) if len(op.operands) > 1 else None
+        other = self.register(op.operands[2], place) if len(op.operands) > 2 else None
+        return memory_access.load(self.state, pointer, self.state.element(value.type), place.lanes, mask, other)
+
+    def _reshape(self, op: Op, _: Value, place: Place) -> Operand:
+        moved = self._reshaped(op, place.index, place.lanes)
+        if moved is None:
+            moved = self._reshaped_lanes(op, place.index, place.lanes)
+        return self.at(op.operands[0], Place(moved, place.lanes))
+
+    def _join(self, op: Op, value: Value, place: Place) -> Operand:
+        which = place.index[-1]
+        rest = Place(place.index[:-1], place.lanes)
+        if isinstance(which, Integer) and which.uniform and which.base.is_constant():
+            return self.at(op.operands[which.base.value()], rest)
+        first, second = (self.register(v, rest) for v in op.operands)
+        lanes = max(place.lanes, 0)
+        number = self.state.register(which, "i32", lanes)
+        zero = self.b.splat("0", LLVM[number.element], number.lanes)
+        condition = self.b.pure(f"icmp eq {number.type} {number.value}, {zero}")
+        kind = LLVM[self.state.element(value.type)]
+        kind = f"<{lanes} x {kind}>" if lanes else kind
+        test = "i1" if not number.lanes else f"<{lanes} x i1>"
+        a, c = (self.state.vector(r, lanes) for r in (first, second))
+        return Register(self.b.pure(f"select {test} {condition}, {kind} {a}, {kind} {c}"), first.element, lanes)
+
+    def _split(self, op: Op, value: Value, place: Place) -> Operand:
+        which = Integer(Poly.constant(value.index))
+        return self.at(op.operands[0], Place((*place.index, which), place.lanes))
+
+    def _bitcast(self, op: Op, value: Value, place: Place) -> Operand:
+        if value.type.pointer:
+            return self.at(op.operands[0], place)
+        return elementwise.apply(self.state, op, [self.register(op.operands[0], place)])
+
+    def _compare(self, op: Op, _: Value, place: Place) -> Operand:
+        a, c = (self.integer(v, place.index, place.lanes) for v in op.operands)
+        if a is not None and c is not None:
+            known = self.compared(op.attributes["predicate"], a, c, place.lanes)
+            if known is not None:
+                return _TRUE if known else _FALSE
+        return elementwise.apply(self.state, op, [self.register(v, place) for v in op.operands])
+
+    def compared(self, predicate: str, a: Integer, c: Integer, lanes: int) -> bool | None:
+        """Return what a comparison gives in every lane, where that is known."""
+        difference = a.added(c, -1)
+        if not difference.lane.is_constant():
+            return None
+        reach = difference.lane.value() * (max(lanes, 1) - 1)
+        low, high = self.state.facts.bounds(difference.base)
+        low = None if low is None else low + min(reach, 0)
+        high = None if high is None else high + max(reach, 0)
+        if predicate[0] == "u":
+            bounds = [self.state.facts.bounds(x.base)[0] for x in (a, c)]
+            if any(b is None or b < 0 for b in bounds) or min(a.lane.value(), c.lane.value()) < 0:
+                return None
+        return _DECIDE[predicate.lstrip("us")](low, high)
+
+    _SPECIAL: dict[str, Callable[[Evaluation, Op, Value, Place], Operand]] = {
+        "tt.addptr": _addptr,
+        "tt.splat": _splat,
+        "arith.constant": _constant,
+        "tt.load": _load,
+        "tt.reshape": _reshape,
+        "tt.join": _join,
+        "tt.split": _split,
+        "tt.bitcast": _bitcast,
+        "arith.cmpi": _compare,
+    }
+
+
+_AFFINE = frozenset(
+    "arith.addi arith.subi arith.muli arith.shli arith.divsi arith.divui arith.remsi arith.remui".split()
+)
+
+
+def _less(low: int | None, high: int | None) -> bool | None:
+    return True if high is not None and high < 0 else False if low is not None and low >= 0 else None
+
+
+def _less_or_equal(low: int | None, high: int | None) -> bool | None:
+    return True if high is not None and high <= 0 else False if low is not None and low > 0 else None
+
+
+def _equal(low: int | None, high: int | None) -> bool | None:
+    if low is not None and low == high:
+        return low == 0
+    return False if (low is not None and low > 0) or (high is not None and high < 0) else None
+
+
+def _not(answer: bool | None) -> bool | None:
+    return None if answer is None else not answer
+
+
+_DECIDE: dict[str, Callable[[int | None, int | None], bool | None]] = {
+    "lt": _less,
+    "le": _less_or_equal,
+    "gt": lambda low, high: _not(_less_or_equal(low, high)),
+    "ge": lambda low, high: _not(_less(low, high)),
+    "eq": _equal,
+    "ne": lambda low, high: _not(_equal(low, high)),
+}

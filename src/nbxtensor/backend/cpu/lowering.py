@@ -1,0 +1,192 @@
+"""TTIR to LLVM IR: one pass over the ops of a kernel, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nbxtensor.backend.cpu import elementwise, memory_access, ttir
+from nbxtensor.backend.cpu.affine import Fact, Integer
+from nbxtensor.backend.cpu.domains import Domain, axes, conditions, vector_axis
+from nbxtensor.backend.cpu.evaluation import Evaluation, Place
+from nbxtensor.backend.cpu.ir import Builder
+from nbxtensor.backend.cpu.reduction import reduce
+from nbxtensor.backend.cpu.state import BYTES, LLVM, Pointer, Register, State, bits
+
+__all__ = ["Lowered", "lower"]
+
+_IGNORED = frozenset({"tt.return", "llvm.intr.assume", "gpu.barrier", "ttg.barrier", "ttg.local_barrier"})
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A kernel as LLVM IR text.
+
+    Attributes:
+        name: Its symbol.
+        llvm: The module.
+        parameters: TTIR type of each argument slot, in order.
+        scratch_nbytes: Scratch that each worker hands in.
+    """
+
+    name: str
+    llvm: str
+    parameters: tuple[str, ...]
+    scratch_nbytes: int
+
+
+def lower(text: str, level: str, features: frozenset[str] = frozenset()) -> Lowered:
+    """Return the LLVM IR of a kernel given as TTIR text.
+
+    Raises:
+        CompileError: For what is not lowered, by name.
+    """
+    return _Lowering(ttir.parse(text), level, features).run()
+
+
+class _Lowering:
+    def __init__(self, function: ttir.Function, level: str, features: frozenset[str]) -> None:
+        self.function = function
+        self.state = State(function.name, Builder(level), features)
+        self.b = self.state.b
+        self.evaluation = Evaluation(self.state)
+
+    def run(self) -> Lowered:
+        state, b = self.state, self.b
+        for k, (argument, multiple) in enumerate(zip(self.function.arguments, self.function.aligned, strict=True)):
+            kind = LLVM[state.element(argument.type)]
+            slot = b.op(f"getelementptr i64, ptr %args, i64 {k}")
+            value = b.op(f"load {kind}, ptr {slot}, align 8")
+            state.scalars[argument] = value
+            state.facts[value] = Fact(multiple=multiple)
+        (body,) = self.function.blocks
+        zero = [("i64", b.op("urem i64 %lo, %gx"))]
+        row = b.op("udiv i64 %lo, %gx")
+        zero += [("i64", b.op(f"urem i64 {row}, %gy")), ("i64", b.op(f"udiv i64 {row}, %gy"))]
+
+        def program(_: str, ids: list[str]) -> list[str]:
+            self.ids = dict(zip("xyz", ids, strict=True))
+            self.ops(body.ops)
+            x = b.op(f"add i64 {ids[0]}, 1")
+            over_x = b.op(f"icmp eq i64 {x}, %gx")
+            y = b.op(f"add i64 {ids[1]}, {b.op(f'zext i1 {over_x} to i64')}")
+            over_y = b.op(f"icmp eq i64 {y}, %gy")
+            z = b.op(f"add i64 {ids[2]}, {b.op(f'zext i1 {over_y} to i64')}")
+            return [
+                b.op(f"select i1 {over_x}, i64 0, i64 {x}"),
+                b.op(f"select i1 {over_y}, i64 0, i64 {y}"),
+                z,
+            ]
+
+        b.loop("%lo", "%hi", "1", program, zero)
+        return self.module()
+
+    def module(self) -> Lowered:
+        width = 8 * self.state.width
+        head = "ptr noalias %args, ptr noalias align 64 %scratch, i64 %lo, i64 %hi, i64 %gx, i64 %gy"
+        lines = [
+            'target triple = "x86_64-unknown-linux-gnu"',
+            *self.state.tables,
+            *sorted(self.b.declarations),
+            f"define void @{self.function.name}({head}) #0 {{",
+            "entry:",
+            *self.b.lines,
+            "  ret void",
+            "}",
+            f'attributes #0 = {{ nounwind "no-builtins" "prefer-vector-width"="{width}" '
+            f'"min-legal-vector-width"="{width}" "target-cpu"="{self.b.level}" }}',
+        ]
+        parameters = tuple(_spelled(a.type) for a in self.function.arguments)
+        return Lowered(self.function.name, "\n".join(lines) + "\n", parameters, self.state.scratch_nbytes)
+
+    def ops(self, ops: list[ttir.Op]) -> None:
+        for op in ops:
+            for value in op.results:
+                self.state.homes[value] = self.b.depth
+            self.op(op)
+
+    def op(self, op: ttir.Op) -> None:
+        if op.name in _IGNORED:
+            return
+        if op.name == "tt.store":
+            self.store(op)
+        elif op.name == "tt.reduce":
+            reduce(self.evaluation, op)
+        elif op.name == "tt.get_program_id":
+            value = self.b.pure(f"trunc i64 {self.ids[op.attributes['axis']]} to i32")
+            self.define(op, value, Fact(low=0))
+        elif op.name == "tt.get_num_programs":
+            axis = op.attributes["axis"]
+            if axis == "z":
+                raise self.state.error("num_programs is known", "axis 2", "Axes 0 and 1 are accepted")
+            self.define(op, self.b.pure(f"trunc i64 %g{axis} to i32"), Fact(low=1))
+        elif op.result.type.shape is None:
+            self.scalar(op)
+
+    def define(self, op: ttir.Op, value: str, fact: Fact | None = None) -> None:
+        self.state.scalars[op.result] = value
+        if fact:
+            self.state.facts[value] = fact
+
+    def scalar(self, op: ttir.Op) -> None:
+        state = self.state
+        registers = [Register(state.scalars[v], state.element(v.type)) for v in op.operands]
+        element = state.element(op.result.type)
+        if op.name == "arith.constant":
+            self.define(op, elementwise.literal(op.constant()[0], element))
+        elif op.name == "tt.addptr":
+            unit = BYTES[op.result.type.element]
+            index = registers[1]
+            kind = f"i{8 * unit}"
+            self.define(op, self.b.pure(f"getelementptr {kind}, ptr {registers[0].value}, {index.type} {index.value}"))
+        elif op.name == "tt.load":
+            mask = registers[1] if len(registers) > 1 else None
+            other = registers[2] if len(registers) > 2 else None
+            self.define(op, memory_access.load(state, registers[0], element, 0, mask, other).value)
+        elif op.name == "tt.bitcast" and op.result.type.pointer:
+            self.define(op, registers[0].value)
+        else:
+            self.define(op, elementwise.apply(state, op, registers).value, self.fact(op))
+
+    def fact(self, op: ttir.Op) -> Fact | None:
+        """What is known of an integer scalar from its operands."""
+        type_ = op.result.type
+        if op.name not in {"arith.addi", "arith.subi", "arith.muli"} or bits(type_.element) < 16:
+            return None
+        polys = [self.state.symbol(self.state.scalars[v], v.type.element) for v in op.operands]
+        if op.name == "arith.muli":
+            result = polys[0] * polys[1]
+        else:
+            result = polys[0] + polys[1] if op.name == "arith.addi" else polys[0] - polys[1]
+        low, high = self.state.facts.bounds(result)
+        return Fact(low, high, self.state.facts.multiple(result) & -self.state.facts.multiple(result) or 1)
+
+    def store(self, op: ttir.Op) -> None:
+        state, ev = self.state, self.evaluation
+        pointer, value = op.operands[:2]
+        mask = op.operands[2] if len(op.operands) > 2 else None
+        shape = value.type.shape
+        if shape is None:
+            register = Register(state.scalars[value], state.element(value.type))
+            active = Register(state.scalars[mask], "i1") if mask else None
+            memory_access.store(state, Register(state.scalars[pointer], "ptr"), register, 0, active)
+            return
+        lanes = state.width // 4
+        domain = Domain(ev, shape, vector_axis(shape, lanes), lanes)
+        if mask:
+            domain.limits = conditions(ev, mask, axes(ev, shape))
+
+        def body(places: list[Place], active: Register | None) -> None:
+            values = [ev.register(value, place) for place in places]
+            for place, register in zip(places, values, strict=True):
+                where = ev.register(mask, place) if mask else active
+                target = ev.pointer(pointer, place)
+                memory_access.store(state, target, register, place.lanes, where)
+
+        domain.visit(body)
+
+
+def _spelled(type_: ttir.Type) -> str:
+    return f"!tt.ptr<{type_.element}>" if type_.pointer else type_.element
+
+
+_ = Pointer, Integer
