@@ -132,7 +132,7 @@ def _rounding(name: str, wide: str) -> _Rounding:
 def _write_scale(values: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
     """The nearest power of two, ties up (to the even significand); below the least, the least."""
     bits = values.astype(np.float64).view(np.int64)
-    code = (bits + (1 << 51) >> 52) - (1023 - 127)
+    code = ((bits >> 51) + 1 >> 1) - (1023 - 127)
     np.maximum(code, 0, out=code)
     # Zero, negative values (their sign bit makes bits negative), overflow, infinities and NaN.
     code[(bits <= 0) | (code > 254)] = 255

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -172,7 +172,7 @@ def read_yaml(file: str) -> Any:
     # Read at the first question and not at import: importing yaml costs more than reading the file.
     import yaml
 
-    text = resources.files("nbxtensor.dtype").joinpath(file).read_text(encoding="utf-8")
+    text = Path(__file__).with_name(file).read_text(encoding="utf-8")
     return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
