@@ -10,9 +10,10 @@ from nbxtensor.backend.cpu.evaluation import Evaluation, Place, source_index
 from nbxtensor.backend.cpu.state import AXIS, Index, Register
 from nbxtensor.backend.cpu.ttir import Value
 
-__all__ = ["Condition", "Domain", "conditions", "vector_axis"]
+__all__ = ["Condition", "Domain", "axes", "conditions", "vector_axis"]
 
 Body = Callable[[list[Place], Register | None], None]
+Turn = Callable[[list[Place], "Register | None", list[str]], list[str]]
 
 
 @dataclass(frozen=True)
@@ -122,22 +123,76 @@ class Domain:
 
     def visit(self, body: Body) -> None:
         """Write the loops; ``body`` gets the places of one turn, and which lanes count where not all do."""
+
+        def turn(places: list[Place], active: Register | None, _: list[str]) -> list[str]:
+            body(places, active)
+            return []
+
+        self.nest(lambda index: self.row(index, turn))
+
+    def nest(self, inside: Callable[[tuple[Integer, ...]], object]) -> None:
+        """Write the loops over all axes but the vectors'; ``inside`` gets the index (0 along that axis)."""
         guards = [c for c in self.limits if c.axis is None]
         guards = [c for c in guards if self.state.facts.positive(c.limit) is not True]
         highs = self.bounds()
 
-        def inside() -> list[str]:
-            self._outer(0, (), highs, body)
+        def write() -> list[str]:
+            self._outer(0, (), highs, inside)
             return []
 
         if not guards:
-            inside()
+            write()
             return
         condition = ""
         for guard in guards:
             test = self.b.pure(f"icmp sgt i64 {self.state.scalar(guard.limit)}, 0")
             condition = self.b.pure(f"and i1 {condition}, {test}") if condition else test
-        self.b.choose(condition, inside)
+        self.b.choose(condition, write)
+
+    def row(
+        self, index: tuple[Integer, ...], body: Turn, carried: Sequence[tuple[str, str]] = (), start: int = 0
+    ) -> list[str]:
+        """Write the loop along the vectors' axis and return what it carried.
+
+        Args:
+            index: Index along the other axes.
+            body: Gets the places of one turn, which lanes count where not all do, and the carried values: as many as
+                there are vectors in a whole turn for each of them. Returns their next values.
+            carried: (type, initial value) of what is carried.
+            start: First index, a multiple of the vectors of a turn.
+        """
+        high = self._high(self.axis) if self.shape else Poly.constant(1)
+        if self.lanes <= 1:
+            return self._scalars(index, high, body, carried, start)
+        step = self.lanes * self.unroll
+        kinds = [kind for kind, _ in carried]
+        if high.is_constant():
+            full = high.value() // step * step
+            values = self._main(index, (start, str(full)), body, carried)
+            whole = high.value() // self.lanes * self.lanes
+            rest = [Poly.constant(i) for i in range(full, whole, self.lanes)]
+            if rest:
+                values = body([self.place(index, i, None) for i in rest], None, values)
+            if whole < high.value():
+                count = high.value() - whole
+                ones = "<" + ", ".join(f"i1 {int(k < count)}" for k in range(self.lanes)) + ">"
+                active = Register(ones, "i1", self.lanes)
+                values = body([self.place(index, Poly.constant(whole), active)], active, values)
+            return values
+        end = self.state.scalar(high)
+        full = self.b.pure(f"and i64 {end}, {-step}")
+        values = self._main(index, (start, full), body, carried)
+
+        def turn(counter: str, values: list[str]) -> list[str]:
+            self.state.facts[counter] = Fact(0, self.shape[self.axis] - self.lanes, self.lanes)
+            left = self.b.pure(f"trunc i64 {self.b.pure(f'sub i64 {end}, {counter}')} to i32")
+            kind = f"<{self.lanes} x i32>"
+            numbers = self.state.lane_numbers("i32", self.lanes)
+            test = self.b.pure(f"icmp slt {kind} {numbers}, {self.b.splat(left, 'i32', self.lanes)}")
+            active = Register(test, "i1", self.lanes)
+            return body([self.place(index, Poly.symbol(counter), active)], active, values)
+
+        return self.b.loop(full, end, str(self.lanes), turn, list(zip(kinds, values, strict=True)))
 
     def _high(self, axis: int) -> Poly:
         extent = self.shape[axis]
@@ -159,95 +214,72 @@ class Domain:
         self.state.facts[value] = Fact(0, constant)
         return Poly.symbol(value)
 
-    def _outer(self, k: int, index: tuple[Integer, ...], highs: tuple[Poly, ...], body: Body) -> None:
+    def _outer(
+        self,
+        k: int,
+        index: tuple[Integer, ...],
+        highs: tuple[Poly, ...],
+        inside: Callable[[tuple[Integer, ...]], object],
+    ) -> None:
         if k == len(self.shape):
-            self._inner(index, highs[self.axis] if self.shape else Poly.constant(1), body)
-        elif k == self.axis:
-            self._outer(k + 1, (*index, Integer(Poly.constant(0))), highs, body)
-        elif highs[k] == Poly.constant(1):
-            self._outer(k + 1, (*index, Integer(Poly.constant(0))), highs, body)
+            inside(index)
+        elif k == self.axis or highs[k] == Poly.constant(1):
+            self._outer(k + 1, (*index, Integer(Poly.constant(0))), highs, inside)
         else:
 
             def turn(counter: str, _: list[str]) -> list[str]:
                 self.state.facts[counter] = Fact(0, self.shape[k] - 1)
-                self._outer(k + 1, (*index, Integer(Poly.symbol(counter))), highs, body)
+                self._outer(k + 1, (*index, Integer(Poly.symbol(counter))), highs, inside)
                 return []
 
             self.b.loop("0", self.state.scalar(highs[k]), "1", turn)
 
-    def _inner(self, index: tuple[Integer, ...], high: Poly, body: Body) -> None:
-        if self.lanes <= 1:
-            self._scalars(index, high, body)
-            return
+    def _main(
+        self, index: tuple[Integer, ...], span: tuple[int, str], body: Turn, carried: Sequence[tuple[str, str]]
+    ) -> list[str]:
+        """The turns of whole vectors only."""
         step = self.lanes * self.unroll
-        if high.is_constant():
-            full = high.value() // step * step
-            self._main(index, str(full), step, body)
-            whole = high.value() // self.lanes * self.lanes
-            rest = [Poly.constant(i) for i in range(full, whole, self.lanes)]
-            if rest:
-                self._turn(index, rest, None, body)
-            if whole < high.value():
-                count = high.value() - whole
-                ones = "<" + ", ".join(f"i1 {int(k < count)}" for k in range(self.lanes)) + ">"
-                self._turn(index, [Poly.constant(whole)], Register(ones, "i1", self.lanes), body)
-            return
-        end = self.state.scalar(high)
-        full = self.b.pure(f"and i64 {end}, {-step}")
-        self._main(index, full, step, body)
+        start, full = span
+        values = [value for _, value in carried]
+        if full == str(start):
+            return values
+        if full == str(start + step):
+            first = [Poly.constant(start + k * self.lanes) for k in range(self.unroll)]
+            return body([self.place(index, i, None) for i in first], None, values)
 
-        def turn(counter: str, _: list[str]) -> list[str]:
-            self.state.facts[counter] = Fact(0, self.shape[self.axis] - self.lanes, self.lanes)
-            left = self.b.pure(f"trunc i64 {self.b.pure(f'sub i64 {end}, {counter}')} to i32")
-            kind = f"<{self.lanes} x i32>"
-            numbers = self.state.lane_numbers("i32", self.lanes)
-            active = self.b.pure(f"icmp slt {kind} {numbers}, {self.b.splat(left, 'i32', self.lanes)}")
-            self._turn(index, [Poly.symbol(counter)], Register(active, "i1", self.lanes), body)
-            return []
-
-        self.b.loop(full, end, str(self.lanes), turn)
-
-    def _main(self, index: tuple[Integer, ...], full: str, step: int, body: Body) -> None:
-        if full == "0":
-            return
-        if full == str(step):
-            self._turn(index, [Poly.constant(k * self.lanes) for k in range(self.unroll)], None, body)
-            return
-
-        def turn(counter: str, _: list[str]) -> list[str]:
+        def turn(counter: str, values: list[str]) -> list[str]:
             self.state.facts[counter] = Fact(0, self.shape[self.axis] - step, step)
-            start = Poly.symbol(counter)
-            self._turn(index, [start + Poly.constant(k * self.lanes) for k in range(self.unroll)], None, body)
-            return []
+            first = Poly.symbol(counter)
+            starts = [first + Poly.constant(k * self.lanes) for k in range(self.unroll)]
+            return body([self.place(index, i, None) for i in starts], None, values)
 
-        self.b.loop("0", full, str(step), turn)
+        return self.b.loop(str(start), full, str(step), turn, carried)
 
-    def _scalars(self, index: tuple[Integer, ...], high: Poly, body: Body) -> None:
+    def _scalars(
+        self, index: tuple[Integer, ...], high: Poly, body: Turn, carried: Sequence[tuple[str, str]], start: int
+    ) -> list[str]:
         if not self.shape or high == Poly.constant(1):
-            body([self.place(index, Poly.constant(0), 0, all_axes=True)], None)
-            return
+            return body([self.place(index, Poly.constant(0), None)], None, [value for _, value in carried])
 
-        def turn(counter: str, _: list[str]) -> list[str]:
+        def turn(counter: str, values: list[str]) -> list[str]:
             self.state.facts[counter] = Fact(0, self.shape[self.axis] - 1)
-            body([self.place(index, Poly.symbol(counter), 0, all_axes=True)], None)
-            return []
+            return body([self.place(index, Poly.symbol(counter), None)], None, values)
 
-        self.b.loop("0", self.state.scalar(high), "1", turn)
+        return self.b.loop(str(start), self.state.scalar(high), "1", turn, carried)
 
-    def _turn(self, index: tuple[Integer, ...], starts: list[Poly], active: Register | None, body: Body) -> None:
-        body([self.place(index, start, self.lanes, all_axes=active is None) for start in starts], active)
+    def place(self, index: tuple[Integer, ...], start: Poly, active: Register | None) -> Place:
+        """Return the place of a vector; what limits the domain is taken as true there, in the scope being written.
 
-    def place(self, index: tuple[Integer, ...], start: Poly, lanes: int, *, all_axes: bool) -> Place:
-        """Return the place of a vector, where what limits the domain is taken as true from here on.
-
-        What limits the vectors' own axis is true only where all lanes are inside (``all_axes``).
+        Where not all lanes count, what limits the vectors' own axis is taken to be ``active``: the other lanes then
+        see masks that are false, and what is done with them must not matter.
         """
+        lanes = self.lanes if self.lanes > 1 else 0
         moved: list[Index] = list(index)
         if self.shape:
             moved[self.axis] = Integer(start, Poly.constant(1 if lanes else 0))
         values = {f"{AXIS}{k}": i for k, i in enumerate(moved) if isinstance(i, Integer)}
         for c in self.limits:
-            if all_axes or c.axis != self.axis:
-                where = tuple(i.substituted(values) if isinstance(i, Integer) else i for i in c.index)
-                self.evaluation.assume(c.value, Place(where, lanes))
+            where = tuple(i.substituted(values) if isinstance(i, Integer) else i for i in c.index)
+            truth = active if active and c.axis == self.axis else None
+            self.evaluation.assume(c.value, Place(where, lanes), truth)
         return Place(tuple(moved), lanes)

@@ -178,9 +178,9 @@ class Evaluation:
         operand = self.at(value, place)
         return self.state.register(operand, self.state.element(value.type), place.lanes)
 
-    def assume(self, value: Value, place: Place) -> None:
-        """Take a boolean block as true at a place, in the scope being written and inside it."""
-        self.b.scopes[-1].known[value, place] = _TRUE
+    def assume(self, value: Value, place: Place, truth: Register | None = None) -> None:
+        """Take a boolean block as ``truth`` (None: true) at a place, in the scope being written and inside it."""
+        self.b.scopes[-1].known[value, place] = truth or _TRUE
 
     def _depth(self, index: Index) -> int:
         if isinstance(index, Register):

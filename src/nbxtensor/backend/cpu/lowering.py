@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nbxtensor.backend.cpu import elementwise, memory_access, ttir
-from nbxtensor.backend.cpu.affine import Fact, Integer
+from nbxtensor.backend.cpu.affine import Fact
 from nbxtensor.backend.cpu.domains import Domain, axes, conditions, vector_axis
 from nbxtensor.backend.cpu.evaluation import Evaluation, Place
 from nbxtensor.backend.cpu.ir import Builder
 from nbxtensor.backend.cpu.reduction import reduce
-from nbxtensor.backend.cpu.state import BYTES, LLVM, Pointer, Register, State, bits
+from nbxtensor.backend.cpu.state import BYTES, LLVM, Register, State, bits
 
 __all__ = ["Lowered", "lower"]
 
@@ -188,5 +188,3 @@ class _Lowering:
 def _spelled(type_: ttir.Type) -> str:
     return f"!tt.ptr<{type_.element}>" if type_.pointer else type_.element
 
-
-_ = Pointer, Integer
