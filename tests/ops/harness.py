@@ -102,8 +102,8 @@ def draw(rng: np.random.Generator, count: int, dtype: str, fill: str) -> Values:
         small = rng.integers(max(info.min, -9), 10, count, dtype=np.int64).astype(target)
         large = rng.integers(info.min, info.max, count, dtype=target, endpoint=True)
         return np.where(rng.random(count) < 0.5, small, large).astype(target) if not fill else np.abs(small)
-    if fill == "uniform":
-        return rng.uniform(-1, 1, count).astype(target)
+    if fill in ("uniform", "probability"):
+        return rng.uniform(-1 if fill == "uniform" else 0, 1, count).astype(target)
     values = rng.standard_normal(count)
     return (np.abs(values) + 1e-2 if fill == "positive" else values).astype(target)
 
