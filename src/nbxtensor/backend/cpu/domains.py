@@ -102,6 +102,7 @@ class Domain:
         lanes: Lanes of a vector.
         unroll: Vectors per turn of the innermost loop.
         limits: What restricts it: only indices where all of these hold are visited.
+        on_turn: Told the places of each turn before anything is written there.
     """
 
     evaluation: Evaluation
@@ -110,6 +111,7 @@ class Domain:
     lanes: int
     unroll: int = 2
     limits: list[Condition] = field(default_factory=list[Condition])
+    on_turn: Callable[[list[Place]], None] | None = None
 
     def __post_init__(self) -> None:
         self.state = self.evaluation.state
@@ -172,12 +174,12 @@ class Domain:
             whole = high.value() // self.lanes * self.lanes
             rest = [Poly.constant(i) for i in range(full, whole, self.lanes)]
             if rest:
-                values = body([self.place(index, i, None) for i in rest], None, values)
+                values = self._turn(index, rest, None, body, values)
             if whole < high.value():
                 count = high.value() - whole
                 ones = "<" + ", ".join(f"i1 {int(k < count)}" for k in range(self.lanes)) + ">"
                 active = Register(ones, "i1", self.lanes)
-                values = body([self.place(index, Poly.constant(whole), active)], active, values)
+                values = self._turn(index, [Poly.constant(whole)], active, body, values)
             return values
         end = self.state.scalar(high)
         full = self.b.pure(f"and i64 {end}, {-step}")
@@ -190,7 +192,7 @@ class Domain:
             numbers = self.state.lane_numbers("i32", self.lanes)
             test = self.b.pure(f"icmp slt {kind} {numbers}, {self.b.splat(left, 'i32', self.lanes)}")
             active = Register(test, "i1", self.lanes)
-            return body([self.place(index, Poly.symbol(counter), active)], active, values)
+            return self._turn(index, [Poly.symbol(counter)], active, body, values)
 
         return self.b.loop(full, end, str(self.lanes), turn, list(zip(kinds, values, strict=True)))
 
@@ -245,13 +247,13 @@ class Domain:
             return values
         if full == str(start + step):
             first = [Poly.constant(start + k * self.lanes) for k in range(self.unroll)]
-            return body([self.place(index, i, None) for i in first], None, values)
+            return self._turn(index, first, None, body, values)
 
         def turn(counter: str, values: list[str]) -> list[str]:
             self.state.facts[counter] = Fact(0, self.shape[self.axis] - step, step)
             first = Poly.symbol(counter)
             starts = [first + Poly.constant(k * self.lanes) for k in range(self.unroll)]
-            return body([self.place(index, i, None) for i in starts], None, values)
+            return self._turn(index, starts, None, body, values)
 
         return self.b.loop(str(start), full, str(step), turn, carried)
 
@@ -259,19 +261,36 @@ class Domain:
         self, index: tuple[Integer, ...], high: Poly, body: Turn, carried: Sequence[tuple[str, str]], start: int
     ) -> list[str]:
         if not self.shape or high == Poly.constant(1):
-            return body([self.place(index, Poly.constant(0), None)], None, [value for _, value in carried])
+            return self._turn(index, [Poly.constant(0)], None, body, [value for _, value in carried])
 
         def turn(counter: str, values: list[str]) -> list[str]:
             self.state.facts[counter] = Fact(0, self.shape[self.axis] - 1)
-            return body([self.place(index, Poly.symbol(counter), None)], None, values)
+            return self._turn(index, [Poly.symbol(counter)], None, body, values)
 
         return self.b.loop(str(start), self.state.scalar(high), "1", turn, carried)
 
-    def place(self, index: tuple[Integer, ...], start: Poly, active: Register | None) -> Place:
-        """Return the place of a vector; what limits the domain is taken as true there, in the scope being written.
+    def _turn(
+        self, index: tuple[Integer, ...], starts: list[Poly], active: Register | None, body: Turn, values: list[str]
+    ) -> list[str]:
+        known = self.b.scopes[-1].known
+        before = set(known)
+        values = body(self.places(index, starts, active), active, values)
+        if active is not None:  # what was computed for some lanes must not be taken for all of them later
+            for key in [key for key in known if key not in before and not isinstance(key, str)]:
+                del known[key]
+        return values
 
-        Where not all lanes count, what limits the vectors' own axis is taken to be ``active``: the other lanes then
-        see masks that are false, and what is done with them must not matter.
+    def places(self, index: tuple[Integer, ...], starts: Sequence[Poly], active: Register | None) -> list[Place]:
+        """Return the places of one turn; what limits the domain is taken as true there."""
+        places = [self._place(index, start, active) for start in starts]
+        if self.on_turn:
+            self.on_turn(places)
+        return places
+
+    def _place(self, index: tuple[Integer, ...], start: Poly, active: Register | None) -> Place:
+        """One place. Where not all lanes count, what limits the vectors' own axis is taken to be ``active``.
+
+        The other lanes then see masks that are false, and what is done with them must not matter.
         """
         lanes = self.lanes if self.lanes > 1 else 0
         moved: list[Index] = list(index)

@@ -51,6 +51,12 @@ class Evaluation:
     def __init__(self, state: State) -> None:
         self.state = state
         self.b = state.b
+        self.saving: dict[Value, Buffer] = {}
+        """Blocks to write to scratch as they are computed, wherever that is at one of :attr:`turn`."""
+        self.turn: frozenset[Place] = frozenset()
+        """The places of the loop that saves."""
+        self.saved: set[tuple[Value, Place]] = set()
+        """What has been written so."""
 
     # What is known without writing anything.
 
@@ -171,6 +177,10 @@ class Evaluation:
                 if key in scope.known:
                     return scope.known[key]  # pyright: ignore[reportReturnType]
             result = self.b.scopes[-1].known[key] = self._at(value, place)
+            if value in self.saving and place in self.turn:
+                register = self.state.register(result, self.state.element(value.type), place.lanes)
+                self.store_buffer(self.saving[value], place, register)
+                self.saved.add(key)
         return result  # pyright: ignore[reportReturnType]
 
     def register(self, value: Value, place: Place) -> Register:

@@ -9,6 +9,8 @@ from nbxtensor.backend.cpu.affine import Fact
 from nbxtensor.backend.cpu.domains import Domain, axes, conditions, vector_axis
 from nbxtensor.backend.cpu.evaluation import Evaluation, Place
 from nbxtensor.backend.cpu.ir import Builder
+from nbxtensor.backend.cpu.keeping import Keeping, lazy
+from nbxtensor.backend.cpu.materialize import Materializer
 from nbxtensor.backend.cpu.reduction import reduce
 from nbxtensor.backend.cpu.state import BYTES, LLVM, Register, State, bits
 
@@ -49,6 +51,8 @@ class _Lowering:
         self.state = State(function.name, Builder(level), features)
         self.b = self.state.b
         self.evaluation = Evaluation(self.state)
+        self.keeping = Keeping(function)
+        self.materializer = Materializer(self.evaluation, self.keeping)
 
     def run(self) -> Lowered:
         state, b = self.state, self.b
@@ -102,7 +106,13 @@ class _Lowering:
         for op in ops:
             for value in op.results:
                 self.state.homes[value] = self.b.depth
+            if op.name != "tt.store":
+                for value in self.keeping.before.get(op, ()):
+                    self.materializer.block(value)
             self.op(op)
+            for value in op.results:
+                if value in self.keeping.made:
+                    self.materializer.block(value)
 
     def op(self, op: ttir.Op) -> None:
         if op.name in _IGNORED:
@@ -110,7 +120,7 @@ class _Lowering:
         if op.name == "tt.store":
             self.store(op)
         elif op.name == "tt.reduce":
-            reduce(self.evaluation, op)
+            reduce(self.materializer, op)
         elif op.name == "tt.get_program_id":
             value = self.b.pure(f"trunc i64 {self.ids[op.attributes['axis']]} to i32")
             self.define(op, value, Fact(low=0))
@@ -175,6 +185,11 @@ class _Lowering:
         if mask:
             domain.limits = conditions(ev, mask, axes(ev, shape))
 
+        read = self.materializer.reading(domain, op.operands)
+        ahead = [v for v in self.keeping.before.get(op, ()) if v.type.shape != shape or v not in self.reached(value)]
+        for early in ahead:
+            self.materializer.block(early)
+
         def body(places: list[Place], active: Register | None) -> None:
             values = [ev.register(value, place) for place in places]
             for place, register in zip(places, values, strict=True):
@@ -182,7 +197,15 @@ class _Lowering:
                 target = ev.pointer(pointer, place)
                 memory_access.store(state, target, register, place.lanes, where)
 
-        domain.visit(body)
+        with read:
+            domain.visit(body)
+
+    def reached(self, value: ttir.Value) -> set[ttir.Value]:
+        """Every block that the formula of ``value`` holds at the same index."""
+        found = {value}
+        if lazy(value) and value.op is not None and value.op.name in elementwise.NAMES:
+            found.update(*(self.reached(v) for v in value.op.operands if v.type.shape is not None))
+        return found
 
 
 def _spelled(type_: ttir.Type) -> str:

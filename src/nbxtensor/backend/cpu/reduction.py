@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from nbxtensor.backend.cpu import elementwise, padding
 from nbxtensor.backend.cpu.affine import Fact, Integer, Poly
 from nbxtensor.backend.cpu.domains import Condition, Domain, vector_axis
-from nbxtensor.backend.cpu.evaluation import Evaluation, Place
+from nbxtensor.backend.cpu.evaluation import Place
 from nbxtensor.backend.cpu.ir import vector_type
+from nbxtensor.backend.cpu.materialize import Materializer
 from nbxtensor.backend.cpu.state import AXIS, LLVM, Index, Register, State, bits
 from nbxtensor.backend.cpu.ttir import Op, Value
 
@@ -102,17 +103,18 @@ def _identity(name: str, element: str) -> float | None:
     }.get(name)
 
 
-def reduce(evaluation: Evaluation, op: Op) -> None:
+def reduce(materializer: Materializer, op: Op) -> None:
     """Write a ``tt.reduce``: its results become scalars, or blocks in scratch."""
-    _Reduction(evaluation, op).write()
+    _Reduction(materializer, op).write()
 
 
 @dataclass
 class _Reduction:
-    evaluation: Evaluation
+    materializer: Materializer
     op: Op
 
     def __post_init__(self) -> None:
+        self.evaluation = self.materializer.evaluation
         self.state = self.evaluation.state
         self.b = self.state.b
         self.shape = self.op.operands[0].type.shape or ()
@@ -180,7 +182,7 @@ class _Reduction:
             else:
                 start = chains * max(lanes, 1)
                 starts = [Poly.constant(k * max(lanes, 1)) for k in range(chains)]
-                first = [v for i in starts for v in self.group(domain.place(index, i, None))]
+                first = [v for place in domain.places(index, starts, None) for v in self.group(place)]
             values = domain.row(index, turn, list(zip(kinds, first, strict=True)), start)
             groups = [values[k * count : (k + 1) * count] for k in range(chains)]
             while len(groups) > 1:
@@ -188,7 +190,8 @@ class _Reduction:
                 groups = [self.combination.write(groups[k], groups[half + k], lanes) for k in range(half)]
             self.finish(index, self.combination.across(groups[0], lanes) if lanes else groups[0])
 
-        domain.nest(row)
+        with self.materializer.reading(domain, self.op.operands):
+            domain.nest(row)
 
     def finish(self, index: tuple[Integer, ...], scalars: list[str]) -> None:
         registers = [Register(v, e) for v, e in zip(scalars, self.combination.elements, strict=True)]
@@ -246,7 +249,8 @@ class _Reduction:
                 for j, (buffer, element) in enumerate(zip(self.buffers, self.combination.elements, strict=True)):
                     self.evaluation.store_buffer(buffer, place, Register(values[k * count + j], element, lanes))
 
-        domain.visit(body)
+        with self.materializer.reading(whole, self.op.operands):
+            domain.visit(body)
 
     def assume(self, limits: list[Condition], index: tuple[Index, ...], lanes: int) -> None:
         values = {f"{AXIS}{k}": i for k, i in enumerate(index) if isinstance(i, Integer)}

@@ -1,0 +1,162 @@
+"""Which blocks are kept in memory rather than computed where they are read: found before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from nbxtensor.backend.cpu.elementwise import FLOATS, HEAVY
+from nbxtensor.backend.cpu.ttir import Block, Function, Op, Value
+
+__all__ = ["MATERIAL", "MOVES", "Keeping", "lazy"]
+
+MOVES = frozenset({"tt.expand_dims", "tt.broadcast", "tt.trans", "tt.reshape", "tt.splat"})
+"""Ops that only place elements elsewhere."""
+
+MATERIAL = frozenset({"tt.reduce", "tt.scan", "tt.dot", "tt.gather", "tt.histogram", "tt.cat"})
+"""Ops whose results are made where they stand; every other block is a formula, computed where it is read."""
+
+_ROOTS = MATERIAL | {"tt.store", "scf.yield", "scf.condition", "scf.for", "scf.while"}
+_LOOPS = frozenset({"scf.for", "scf.while"})
+_DEEPEST = 64  # ops of a formula, one in another: a longer one is cut, and its inside kept where it is made
+_FREE = MOVES | {"arith.constant", "tt.make_range", "tt.load", "tt.bitcast", "tt.join", "tt.split"}
+
+
+def lazy(value: Value) -> bool:
+    """Return whether a block is a formula of other values."""
+    op = value.op
+    return op is not None and value.type.shape is not None and not op.regions and op.name not in MATERIAL
+
+
+@dataclass
+class Keeping:
+    """What to keep, for one kernel.
+
+    Attributes:
+        kept: Blocks to keep in memory once they have been computed.
+        before: For a store, a loop or a branch, the blocks that must have been computed when it begins.
+        made: Blocks to compute where they stand, since formulas of them would grow too long.
+        last_read: For each block, the number of the last op that reads it, by way of formulas too.
+        number: Ops in order.
+    """
+
+    function: Function
+    kept: set[Value] = field(default_factory=set[Value])
+    before: dict[Op, list[Value]] = field(default_factory=dict[Op, list[Value]])
+    made: set[Value] = field(default_factory=set[Value])
+    last_read: dict[Value, int] = field(default_factory=dict[Value, int])
+    number: dict[Op, int] = field(default_factory=dict[Op, int])
+
+    def __post_init__(self) -> None:
+        self._around: dict[Op, tuple[Op, ...]] = {}
+        self._stores: list[Op] = []
+        self._known: dict[tuple[str, Value], bool] = {}
+        self._depth: dict[Value, int] = {}
+        seen: set[Value] = set()
+        for root in [root for block in self.function.blocks for root in self._walk(block, ())]:
+            done: set[Value] = set()
+            late: dict[Value, Op | None] = {}
+            for value in root.operands:
+                self._decide(root, value, (done, seen), late)
+            seen |= self._reached(root)
+
+    def heavy(self, value: Value) -> bool:
+        """Return whether the formula of a block holds an op that is dear to compute twice."""
+        return self._any("heavy", value, lambda op: op.name in HEAVY)
+
+    def _computed(self, value: Value) -> bool:
+        """Whether a block of numbers is more than a load: then a loop should not compute it every turn."""
+        if value.type.pointer or value.type.element not in FLOATS:
+            return False
+        return self._any("computed", value, lambda op: op.name not in _FREE)
+
+    def _loads(self, value: Value) -> bool:
+        return self._any("loads", value, lambda op: op.name == "tt.load")
+
+    def _any(self, question: str, value: Value, test: Callable[[Op], bool]) -> bool:
+        """Whether an op of the formula of ``value`` passes a test; remembered."""
+        if not lazy(value) or value.op is None:
+            return False
+        key = question, value
+        if key not in self._known:
+            operands = value.op.operands
+            self._known[key] = test(value.op) or any(self._any(question, v, test) for v in operands)
+        return self._known[key]
+
+    def _walk(self, block: Block, around: tuple[Op, ...]) -> Iterator[Op]:
+        for op in block.ops:
+            self.number[op] = len(self.number)
+            self._around[op] = around
+            if op.name == "tt.store":
+                self._stores.append(op)
+            if op.name in _ROOTS:
+                yield op
+            for value in op.results:
+                self._measure(op, value)
+            if op.name not in {"tt.reduce", "tt.scan"}:
+                for region in op.regions:
+                    yield from self._walk(region, (*around, op))
+
+    def _measure(self, op: Op, value: Value) -> None:
+        if lazy(value):
+            depth = 1 + max((self._depth.get(v, 0) for v in op.operands), default=0)
+            if depth > _DEEPEST and not value.type.pointer:
+                self.made.add(value)
+                depth = 0
+            self._depth[value] = depth
+
+    def _reached(self, root: Op) -> set[Value]:
+        found: set[Value] = set()
+        stack = [v for v in root.operands if v.type.shape is not None]
+        while stack:
+            value = stack.pop()
+            if value not in found:
+                found.add(value)
+                self.last_read[value] = max(self.last_read.get(value, -1), self.number[root])
+                if lazy(value) and value.op is not None:
+                    stack += [v for v in value.op.operands if v.type.shape is not None]
+        return found
+
+    def _decide(
+        self, root: Op, value: Value, sets: tuple[set[Value], set[Value]], late: dict[Value, Op | None]
+    ) -> None:
+        """Decide for each part of what ``root`` reads, from the whole down."""
+        done, seen = sets
+        if value in done or value in self.kept or not lazy(value) or value.op is None:
+            return
+        done.add(value)
+        made = value.op
+        if not value.type.pointer:
+            inside = [op for op in self._around[root] if op not in self._around[made]]
+            loop = next((op for op in inside if op.name in _LOOPS), None)
+            if loop and (self._computed(value) or (self._loads(value) and self._stores_in(loop))):
+                self._keep(value, inside[0])
+                return
+            store = self._overwriting(root, value, late)
+            if store is not None and self.number[made] < self.number[store]:
+                self._keep(value, next(op for op in (*self._around[store], store) if op not in self._around[made]))
+                return
+            if value in seen and self.heavy(value):
+                self.kept.add(value)
+                return
+        for operand in made.operands:
+            self._decide(root, operand, sets, late)
+
+    def _stores_in(self, loop: Op) -> bool:
+        return any(loop in self._around[store] for store in self._stores)
+
+    def _keep(self, value: Value, before: Op) -> None:
+        self.kept.add(value)
+        self.before.setdefault(before, []).append(value)
+
+    def _overwriting(self, root: Op, value: Value, late: dict[Value, Op | None]) -> Op | None:
+        """The first store between a load that ``value`` depends on and ``root``, which would read it too late."""
+        if not lazy(value) or value.op is None:
+            return None
+        if value not in late:
+            found = [self._overwriting(root, v, late) for v in value.op.operands]
+            if value.op.name == "tt.load":
+                begin, end = self.number[value.op], self.number[root]
+                found.append(next((s for s in self._stores if begin < self.number[s] < end), None))
+            late[value] = min((s for s in found if s is not None), key=lambda s: self.number[s], default=None)
+        return late[value]
