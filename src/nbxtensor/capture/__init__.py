@@ -1,1 +1,7 @@
-"""TODO"""
+"""Plans of this machine's devices made to run: programs, recordings, replay."""
+
+from nbxtensor.capture.planned import plan
+from nbxtensor.capture.program import Program
+from nbxtensor.capture.recording import Recording
+
+__all__ = ["Program", "Recording", "plan"]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nbxtensor.backend.contract import Backend, Bound, KernelRequest, LoadedKernel
 from nbxtensor.dtype.itemsize import bits, triton_type
 from nbxtensor.errors import CompileError
-from nbxtensor.op import Call, Kernel, Launch, Number, Op, Pointer, Source, Target
+from nbxtensor.op import Call, Kernel, Launch, Number, Op, Pointer, Source
 
 __all__ = ["Prepared", "grid3", "prepare", "request"]
 
 _INT32_MAX = 2**31 - 1
+# A core's copy bandwidth and arithmetic rate, to the order of magnitude: what a launch must exceed to be split.
+_NBYTES_PER_NS = 10.0
+_FLOPS_PER_NS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,6 @@ def request(op: Op, launch: Launch, *, bake: bool) -> KernelRequest:
             signature[name] = "*" + triton_type(value.dtype)
         elif isinstance(value, Number):
             signature[name] = triton_type(value.dtype)
-        elif isinstance(value, Number):
-            signature[name] = triton_type(value.dtype)
         elif isinstance(value, bool):
             constants[name] = value
         elif isinstance(value, int):
@@ -96,7 +97,7 @@ def prepare(
     Raises:
         CompileError: A kernel does not compile for the target; names the op.
     """
-    nanoseconds = _predicted(call.device, kernel, call) / max(len(launches), 1)
+    nanoseconds = _predicted(kernel, call) / max(len(launches), 1)
     prepared: list[Prepared] = []
     for launch in launches:
         try:
@@ -111,8 +112,7 @@ def prepare(
     return tuple(prepared)
 
 
-def _predicted(target: Target, kernel: Kernel, call: Call) -> float:
-    """Return a rough time in nanoseconds on one worker: only decides whether a launch is worth splitting."""
+def _predicted(kernel: Kernel, call: Call) -> float:
+    """Return a rough time in nanoseconds on one worker: it only decides whether a launch is worth splitting."""
     cost = kernel.cost(call)
-    facts: Mapping[str, float] = {"bytes_per_ns": 10.0, "flops_per_ns": 30.0}
-    return max((cost.read + cost.written) / facts["bytes_per_ns"], cost.flops / facts["flops_per_ns"])
+    return max((cost.read + cost.written) / _NBYTES_PER_NS, cost.flops / _FLOPS_PER_NS)

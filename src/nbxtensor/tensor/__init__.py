@@ -1,1 +1,62 @@
-"""."""
+"""The tensor, how it is made, and the functions that change its shape."""
+
+from nbxtensor.tensor.creation import (
+    arange,
+    asarray,
+    empty,
+    eye,
+    from_dlpack,
+    from_numpy_array,
+    full,
+    linspace,
+    ones,
+    zeros,
+)
+from nbxtensor.tensor.manipulation import (
+    broadcast_arrays,
+    broadcast_to,
+    expand_dims,
+    flip,
+    matrix_transpose,
+    moveaxis,
+    permute_dims,
+    repeat,
+    reshape,
+    roll,
+    split,
+    squeeze,
+    stack,
+    tile,
+    unstack,
+)
+from nbxtensor.tensor.tensor import Symbol, Tensor
+
+__all__ = [
+    "Symbol",
+    "Tensor",
+    "arange",
+    "asarray",
+    "broadcast_arrays",
+    "broadcast_to",
+    "empty",
+    "expand_dims",
+    "eye",
+    "flip",
+    "from_dlpack",
+    "from_numpy_array",
+    "full",
+    "linspace",
+    "matrix_transpose",
+    "moveaxis",
+    "ones",
+    "permute_dims",
+    "repeat",
+    "reshape",
+    "roll",
+    "split",
+    "squeeze",
+    "stack",
+    "tile",
+    "unstack",
+    "zeros",
+]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbxtensor.ops.matmul import op as products
-from nbxtensor.ops.pointwise import op as pointwise
+from nbxtensor.ops.pointwise import arithmetic, comparison, selection
 from nbxtensor.ops.reduce import op as reductions
 
 if TYPE_CHECKING:
@@ -24,106 +24,106 @@ class Operators:
     __hash__ = object.__hash__  # by identity, although == compares elements
 
     def __add__(self, other: Any) -> Tensor:
-        return pointwise.add(self, other)
+        return arithmetic.add(self, other)
 
     def __radd__(self, other: Any) -> Tensor:
-        return pointwise.add(other, self)
+        return arithmetic.add(other, self)
 
     def __sub__(self, other: Any) -> Tensor:
-        return pointwise.subtract(self, other)
+        return arithmetic.subtract(self, other)
 
     def __rsub__(self, other: Any) -> Tensor:
-        return pointwise.subtract(other, self)
+        return arithmetic.subtract(other, self)
 
     def __mul__(self, other: Any) -> Tensor:
-        return pointwise.multiply(self, other)
+        return arithmetic.multiply(self, other)
 
     def __rmul__(self, other: Any) -> Tensor:
-        return pointwise.multiply(other, self)
+        return arithmetic.multiply(other, self)
 
     def __truediv__(self, other: Any) -> Tensor:
-        return pointwise.divide(self, other)
+        return arithmetic.divide(self, other)
 
     def __rtruediv__(self, other: Any) -> Tensor:
-        return pointwise.divide(other, self)
+        return arithmetic.divide(other, self)
 
     def __floordiv__(self, other: Any) -> Tensor:
-        return pointwise.floor_divide(self, other)
+        return arithmetic.floor_divide(self, other)
 
     def __rfloordiv__(self, other: Any) -> Tensor:
-        return pointwise.floor_divide(other, self)
+        return arithmetic.floor_divide(other, self)
 
     def __mod__(self, other: Any) -> Tensor:
-        return pointwise.remainder(self, other)
+        return arithmetic.remainder(self, other)
 
     def __rmod__(self, other: Any) -> Tensor:
-        return pointwise.remainder(other, self)
+        return arithmetic.remainder(other, self)
 
     def __pow__(self, other: Any) -> Tensor:
-        return pointwise.pow(self, other)
+        return arithmetic.pow(self, other)
 
     def __rpow__(self, other: Any) -> Tensor:
-        return pointwise.pow(other, self)
+        return arithmetic.pow(other, self)
 
     def __and__(self, other: Any) -> Tensor:
-        return pointwise.bitwise_and(self, other)
+        return comparison.bitwise_and(self, other)
 
     def __rand__(self, other: Any) -> Tensor:
-        return pointwise.bitwise_and(other, self)
+        return comparison.bitwise_and(other, self)
 
     def __or__(self, other: Any) -> Tensor:
-        return pointwise.bitwise_or(self, other)
+        return comparison.bitwise_or(self, other)
 
     def __ror__(self, other: Any) -> Tensor:
-        return pointwise.bitwise_or(other, self)
+        return comparison.bitwise_or(other, self)
 
     def __xor__(self, other: Any) -> Tensor:
-        return pointwise.bitwise_xor(self, other)
+        return comparison.bitwise_xor(self, other)
 
     def __rxor__(self, other: Any) -> Tensor:
-        return pointwise.bitwise_xor(other, self)
+        return comparison.bitwise_xor(other, self)
 
     def __lshift__(self, other: Any) -> Tensor:
-        return pointwise.bitwise_left_shift(self, other)
+        return comparison.bitwise_left_shift(self, other)
 
     def __rlshift__(self, other: Any) -> Tensor:
-        return pointwise.bitwise_left_shift(other, self)
+        return comparison.bitwise_left_shift(other, self)
 
     def __rshift__(self, other: Any) -> Tensor:
-        return pointwise.bitwise_right_shift(self, other)
+        return comparison.bitwise_right_shift(self, other)
 
     def __rrshift__(self, other: Any) -> Tensor:
-        return pointwise.bitwise_right_shift(other, self)
+        return comparison.bitwise_right_shift(other, self)
 
     def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
-        return pointwise.equal(self, other)
+        return comparison.equal(self, other)
 
     def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]
-        return pointwise.not_equal(self, other)
+        return comparison.not_equal(self, other)
 
     def __lt__(self, other: Any) -> Tensor:
-        return pointwise.less(self, other)
+        return comparison.less(self, other)
 
     def __le__(self, other: Any) -> Tensor:
-        return pointwise.less_equal(self, other)
+        return comparison.less_equal(self, other)
 
     def __gt__(self, other: Any) -> Tensor:
-        return pointwise.greater(self, other)
+        return comparison.greater(self, other)
 
     def __ge__(self, other: Any) -> Tensor:
-        return pointwise.greater_equal(self, other)
+        return comparison.greater_equal(self, other)
 
     def __neg__(self) -> Tensor:
-        return pointwise.negative(self)
+        return arithmetic.negative(self)
 
     def __pos__(self) -> Tensor:
-        return pointwise.positive(self)
+        return arithmetic.positive(self)
 
     def __abs__(self) -> Tensor:
-        return pointwise.abs(self)
+        return arithmetic.abs(self)
 
     def __invert__(self) -> Tensor:
-        return pointwise.bitwise_invert(self)
+        return comparison.bitwise_invert(self)
 
     def __matmul__(self, other: Any) -> Tensor:
         return products.matmul(self, other)
@@ -133,7 +133,7 @@ class Operators:
 
     def astype(self, dtype: str) -> Tensor:
         """Return the elements converted to ``dtype``."""
-        return pointwise.astype(self, dtype)
+        return selection.astype(self, dtype)
 
     def sum(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
         """Return `nbxtensor.sum` of the tensor."""

@@ -130,6 +130,11 @@ class Tensor(Operators):
             raise CaptureError("device: a traced tensor is on no device yet. A plan is made for one.")
         return self._device
 
+    @property
+    def device_or_none(self) -> Device | None:
+        """The device, or None for a traced tensor."""
+        return self._device
+
     def is_contiguous(self) -> bool:
         """Return whether the elements lie row-major without gaps."""
         return self._spec.is_contiguous

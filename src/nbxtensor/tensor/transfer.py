@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nbxtensor.dtype.itemsize import canonical
 from nbxtensor.errors import UnknownDtypeError
-from nbxtensor.ops.pointwise.op import astype
+from nbxtensor.ops.pointwise.selection import astype
 from nbxtensor.run import Device, device
 from nbxtensor.tensor.creation import from_numpy_array
 from nbxtensor.tensor.tensor import Tensor

@@ -14,12 +14,12 @@ from nbxtensor.dtype.itemsize import bits
 from nbxtensor.dtype.itemsize import kind as dtype_kind
 from nbxtensor.dtype.promotion import binary_result
 from nbxtensor.errors import ArgumentError, DtypeError, ShapeError
-from nbxtensor.op import Array, Call, Expression, Launch, Number, Scalar, Spec, Step
+from nbxtensor.op import Array, Call, Expression, Launch, Number, Scalar, Spec, Step, Target
 from nbxtensor.shape.collapse import collapse
 
 __all__ = [
-    "epilogue_of", "few_axes", "is_matvec", "matmul_launch", "matvec_launch", "operand_dtype", "operand_names",
-    "panel_launch", "panels_fit", "runs_on_matrix_unit",
+    "epilogue_of", "is_matvec", "matmul_launches", "matvec_launch", "operand_dtype", "operand_names",
+    "panel_launch", "panel_width", "panels_fit", "runs_on_matrix_unit",
 ]  # fmt: skip
 
 _MODULE = "nbxtensor.ops.matmul.kernel"
@@ -221,6 +221,15 @@ def _power_of_two(n: int) -> int:
 # shared memory of every card.
 _BLOCKS: Mapping[str, tuple[int, int, int]] = {"cpu": (128, 64, 128)}
 _GPU_BLOCKS = (64, 64, 32)
+
+
+# Columns of a packed weight's panel, on devices that gain from one.
+_PANEL_WIDTHS: Mapping[str, int] = {"cpu": 64}
+
+
+def panel_width(target: Target) -> int | None:
+    """Return the width of a packed weight's panels on ``target``, or None where weights stay as they are."""
+    return _PANEL_WIDTHS.get(target.backend)
 
 
 def _blocks(call: Call, m: int, n: int, k: int, least: int) -> tuple[int, int, int]:

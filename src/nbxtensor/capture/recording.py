@@ -1,0 +1,84 @@
+"""A run as one object that repeats it: recorded, verified byte-equal, replayed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbxtensor.errors import CaptureError
+from nbxtensor.ops.launch_observer import launch_observer
+from nbxtensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    from nbxtensor.capture.program import Program
+
+__all__ = ["Recording"]
+
+
+class Recording:
+    """A verified recording of a program: call it like the program.
+
+    A replay copies the inputs into their fixed buffers, runs all launches by one native call, and allocates nothing
+    but the copies of the outputs (nothing at all with ``borrow=True``).
+
+    Attributes:
+        program: What was recorded.
+        verified: True: a recording that does not repeat a normal run byte for byte is never handed out.
+    """
+
+    def __init__(self, program: Program, inputs: tuple[Any, ...]) -> None:
+        if not program.launches:
+            raise CaptureError(f"{program.plan.graph.name}: a run with at least one launch. Got none.")
+        if launch_observer().active():
+            raise CaptureError(f"{program.plan.graph.name}: a dry run cannot be recorded. An observer is active.")
+        self.program = program
+        device = program.device
+        self._replay = device.backend.record(program.launches, device.index)
+        self.verified = self._verify(inputs)
+
+    def __call__(self, *inputs: Any, borrow: bool = False) -> Any:
+        """Replay once with ``inputs``; see `Program.__call__`."""
+        self.program.fill(inputs)
+        self._replay.run()
+        return self.program.results(borrow=borrow)
+
+    def __len__(self) -> int:
+        """Return the number of recorded launches."""
+        return len(self.program.launches)
+
+    def replay(self) -> None:
+        """Replay once on what the input buffers hold."""
+        self._replay.run()
+
+    def profile(self) -> tuple[float, ...]:
+        """Replay once, timed; return the nanoseconds of each launch, in the order of ``program.launches``.
+
+        Raises:
+            CaptureError: The backend's recordings cannot time themselves.
+        """
+        timed = getattr(self._replay, "profile", None)
+        if timed is None:
+            raise CaptureError(f"profile: recordings of {self.program.device} cannot be timed launch by launch.")
+        return tuple(timed())
+
+    def _verify(self, inputs: tuple[Any, ...]) -> bool:
+        """Compare a replay with a normal run on the same inputs, each starting from an overwritten arena."""
+        program = self.program
+        program.scrub()
+        wanted = _bytes(program(*inputs))
+        program.scrub()
+        got = _bytes(self(*inputs))
+        for number, (a, b) in enumerate(zip(wanted, got, strict=True)):
+            if a != b:
+                different = np.flatnonzero(np.frombuffer(a, np.uint8) != np.frombuffer(b, np.uint8))
+                raise CaptureError(
+                    f"{program.plan.graph.name}: a replay repeats the run byte for byte. Output {number} differs in "
+                    f"{different.size} of {len(a)} bytes, first at byte {different[0]}."
+                )
+        return True
+
+
+def _bytes(results: Tensor | tuple[Tensor, ...]) -> list[bytes]:
+    tensors = results if isinstance(results, tuple) else (results,)
+    return [np.ascontiguousarray(t.numpy()).tobytes() for t in tensors]
