@@ -1,0 +1,68 @@
+"""Questions that code asks of a device, answered from its device file."""
+
+from __future__ import annotations
+
+from nbxtensor.backend import device_files
+from nbxtensor.backend.cpu.levels import detect
+from nbxtensor.backend.device_names import recognise
+from nbxtensor.dtype.itemsize import bits
+
+__all__ = ["computes", "computes_float64", "shares_host_memory", "stores", "this_cpu"]
+
+
+def this_cpu() -> tuple[str, str]:
+    """Return (vendor, name) of the device file of this processor's level.
+
+    Raises:
+        MissingFactError: The processor has none of the declared levels.
+    """
+    return recognise(detect())
+
+
+def shares_host_memory(vendor: str, name: str) -> bool:
+    """Say whether a device and the host use one memory.
+
+    Raises:
+        MissingFactError: There is no such device file.
+
+    >>> shares_host_memory("apple", "apple_m4_pro"), shares_host_memory("nvidia", "h200")
+    (True, False)
+    """
+    return bool(device_files.fact(vendor, name, "shares_host_memory"))
+
+
+def stores(vendor: str, name: str, dtype: str) -> bool:
+    """Say whether a device's memory may hold ``dtype``.
+
+    Raises:
+        MissingFactError: There is no such device file.
+        UnknownDtypeError: The dtype table does not carry ``dtype``.
+    """
+    bits(dtype)
+    return dtype in device_files.fact(vendor, name, "dtypes.stored")
+
+
+def computes(vendor: str, name: str, dtype: str) -> bool:
+    """Say whether a device has arithmetic or matrix instructions for the real dtype ``dtype``.
+
+    Raises:
+        MissingFactError: There is no such device file.
+        UnknownDtypeError: The dtype table does not carry ``dtype``.
+
+    >>> computes("nvidia", "v100", "bfloat16"), computes("nvidia", "a100", "bfloat16")
+    (False, True)
+    """
+    bits(dtype)
+    return dtype in device_files.fact(vendor, name, "dtypes.computed")
+
+
+def computes_float64(vendor: str, name: str) -> bool:
+    """Say whether a device's kernels compute float64.
+
+    Raises:
+        MissingFactError: There is no such device file.
+
+    >>> computes_float64("apple", "apple_m1"), computes_float64("nvidia", "t4")
+    (False, True)
+    """
+    return computes(vendor, name, "float64")
