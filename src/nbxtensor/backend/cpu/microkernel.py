@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nbxtensor.backend.cpu.ir import Builder
 from nbxtensor.backend.cpu.microkernel_arithmetic import NBYTES, Arithmetic, Matrix, arithmetic, at, offset
-from nbxtensor.backend.cpu.microkernel_blocks import STREAMED_ROWS, multiply_rows, strip_vectors
+from nbxtensor.backend.cpu.microkernel_blocks import STREAMED_ROWS, Strip, multiply_rows, strip_vectors
 from nbxtensor.backend.cpu.microkernel_copies import (
     copied_row_nbytes,
     copied_strip_nbytes,
@@ -91,14 +93,13 @@ def gemm(
     copies = _copies_w(how, m, w)
 
     def strip(column: str, width: int) -> list[str]:
-        part = Matrix(at(b, w.pointer, w.element, column), w.row, w.element)
-        # Columns to the right come next in a wide matrix, rows below in a packed panel.
-        beyond = str(width) if copies else offset(b, (str(k), w.row))
-        following = Matrix(at(b, part.pointer, w.element, beyond), w.row, w.element)
-        if copies:
-            part = copy_strip(b, how, k, part, width, scratch)
-        sums = Matrix(at(b, c.pointer, c.element, column), c.row, c.element)
-        multiply_rows(b, how, m, k, a, part, sums, width, following)
+        source = replace(w, pointer=at(b, w.pointer, w.element, column))
+        part = Strip(width, source, replace(w, pointer=at(b, w.pointer, w.element, _following(b, n, k, w, column, width))))
+        if copies and (how.depth > 1 or isinstance(m, str)):
+            part = replace(part, w=copy_strip(b, how, k, source, width, scratch))
+        elif copies:
+            part = replace(part, copy=Matrix(scratch, str(-(-width // how.lanes) * how.lanes), how.w))
+        multiply_rows(b, how, m, k, a, part, replace(c, pointer=at(b, c.pointer, c.element, column)))
         return []
 
     column = 0
@@ -125,6 +126,19 @@ def _strip_nbytes(how: Arithmetic, m: int | str, n: int, k: int) -> int:
     if how.depth == 1 and isinstance(m, int) and m <= STREAMED_ROWS:
         return 0
     return copied_strip_nbytes(how, k, max(strip_vectors(how, m, n)))
+
+
+def _following(b: Builder, n: int, k: int, w: Matrix, column: str, width: int) -> str:
+    """Return the offset of the strip that is read after the one at ``column``.
+
+    It is the one to the right, and after the last of them the first of the next block of k (in a packed panel also the
+    next panel).
+    """
+    right, below = offset(b, (column, "1"), ("1", str(width))), offset(b, (str(k), w.row))
+    if right.isdigit():
+        return right if int(right) < n else below
+    inside = b.pure(f"icmp slt i64 {right}, {n}")
+    return b.pure(f"select i1 {inside}, i64 {right}, i64 {below}")
 
 
 def _copies_a(how: Arithmetic, k: int, element: str) -> bool:
