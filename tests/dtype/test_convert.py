@@ -442,5 +442,14 @@ def test_packing_and_unpacking(codes):
 
 def test_packing_ignores_high_bits_and_refuses_a_wrong_count():
     assert pack(np.array([0xF1, 0xF2], np.uint8)).tolist() == [0x21]
-    with pytest.raises(ShapeError, match="Got 2"):
-        unpack(np.zeros(2, np.uint8), 5)
+    for packed, numel in ((2, 5), (0, -1), (3, 4)):
+        with pytest.raises(ShapeError, match=f"Got {packed}"):
+            unpack(np.zeros(packed, np.uint8), numel)
+
+
+@pytest.mark.parametrize("source", ["int4", "uint4", "float4_e2m1fn"])
+@pytest.mark.parametrize("target", NAMES)
+def test_the_high_bits_of_a_narrow_element_are_ignored_when_read(source, target):
+    codes = np.arange(256, dtype=np.uint8)
+    if source != target:
+        np.testing.assert_array_equal(convert(codes, source, target), convert(codes & np.uint8(15), source, target))

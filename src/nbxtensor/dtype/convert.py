@@ -62,7 +62,7 @@ def convert(array: Array, source: str, target: str, out: Array | None = None) ->
     >>> convert(np.array([1.0, 1000.0, -0.3], np.float32), "float32", "float8_e4m3fn")
     array([ 56, 127, 170], dtype=uint8)
     """
-    _check_carrier("array", array, source)
+    _check_carrier("convert: array", array, source)
     if kind(source) == "complex" and kind(target) not in {"complex", "bool"}:
         raise DtypeError(
             f"convert: a complex does not become a real by itself. Got {source} to {target}. "
@@ -71,7 +71,7 @@ def convert(array: Array, source: str, target: str, out: Array | None = None) ->
     if out is None:
         out = np.empty(array.shape, numpy_dtype(target))
     else:
-        _check_carrier("out", out, target)
+        _check_carrier("convert: out", out, target)
         if out.shape != array.shape:
             raise ShapeError(f"convert: out has the shape of array. Got {out.shape}. {array.shape} is accepted.")
         if np.may_share_memory(array, out):
@@ -135,7 +135,7 @@ def pack(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     >>> pack(np.array([1, 2, 3], np.uint8)).tolist() == [0x21, 0x03]
     True
     """
-    _check_carrier("codes", codes, "uint4")
+    _check_carrier("pack: codes", codes, "uint4")
     flat = codes.reshape(-1)
     packed = flat[0::2] & np.uint8(15)
     packed[: flat.size // 2] |= flat[1::2] << np.uint8(4)
@@ -148,9 +148,9 @@ def unpack(packed: npt.NDArray[np.uint8], numel: int) -> npt.NDArray[np.uint8]:
     Raises:
         ShapeError: ``packed`` does not hold exactly that many.
     """
-    _check_carrier("packed", packed, "uint4")
+    _check_carrier("unpack: packed", packed, "uint4")
     flat = packed.reshape(-1)
-    if flat.size != (numel + 1) // 2:
+    if numel < 0 or flat.size != (numel + 1) // 2:
         raise ShapeError(f"unpack: {numel} elements take {(numel + 1) // 2} bytes. Got {flat.size}. Pass all of them.")
     codes = np.empty(numel, np.uint8)
     codes[0::2] = flat & np.uint8(15)
@@ -160,9 +160,7 @@ def unpack(packed: npt.NDArray[np.uint8], numel: int) -> npt.NDArray[np.uint8]:
 
 def _check_carrier(what: str, array: Array, name: str) -> None:
     if array.dtype != numpy_dtype(name):
-        raise DtypeError(
-            f"convert: {what} is the carrier of {name}. Got {array.dtype}. {numpy_dtype(name)} is accepted."
-        )
+        raise DtypeError(f"{what} is the carrier of {name}. Got {array.dtype}. {numpy_dtype(name)} is accepted.")
 
 
 def _values(array: Array, source: str) -> Array:

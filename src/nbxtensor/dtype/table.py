@@ -9,8 +9,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from nbxtensor.errors import DtypeError
-
 __all__ = ["DtypeFacts", "FloatFormat", "Kind", "Representation", "Table", "read_yaml", "table"]
 
 Kind = Literal["float", "int", "uint", "bool", "complex"]
@@ -156,15 +154,7 @@ def _representation(name: str, row: Mapping[str, Any], rows: Mapping[str, DtypeF
 
 
 def _index(pairs: Iterable[tuple[Any, str]]) -> Mapping[Any, str]:
-    """Code to name; a code that two rows share would make reading it a guess."""
-    index: dict[Any, str] = {}
-    for code, name in pairs:
-        if code is None:
-            continue
-        if code in index:
-            raise DtypeError(f"dtypes.yml: a code names one dtype. Got {code!r} for {index[code]} and {name}.")
-        index[code] = name
-    return MappingProxyType(index)
+    return MappingProxyType({code: name for code, name in pairs if code is not None})
 
 
 def read_yaml(file: str) -> Any:
