@@ -216,17 +216,14 @@ class Integer:
         whole = Poly({m: c // divisor for m, c in self.base.terms.items() if c % divisor == 0})
         rest = self.base - whole.scaled(divisor)
         low, high = facts.bounds(rest)
-        inside = low is not None and low >= 0 and high is not None
-        if inside and (high or 0) + reach < divisor:
-            return Integer(whole, ZERO, self.bits), Integer(rest, self.lane, self.bits)
-        if not inside or (high or 0) >= divisor:
-            known = math.gcd(facts.multiple(rest), divisor)
-            if reach >= known and step % divisor:
+        spread = 0 if step % divisor == 0 else reach  # how far the lanes move the remainder
+        if low is None or low < 0 or high is None or high + spread >= divisor:
+            if spread >= math.gcd(facts.multiple(rest), divisor):
                 return None
             parts = split(self.base, divisor)
             if parts is None:
                 return None
             whole, rest = parts
-        if step % divisor == 0:
-            return Integer(whole, Poly.constant(step // divisor), self.bits), Integer(rest, ZERO, self.bits)
-        return Integer(whole, ZERO, self.bits), Integer(rest, self.lane, self.bits)
+        if spread:
+            return Integer(whole, ZERO, self.bits), Integer(rest, self.lane, self.bits)
+        return Integer(whole, Poly.constant(step // divisor), self.bits), Integer(rest, ZERO, self.bits)

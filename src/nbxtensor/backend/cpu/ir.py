@@ -225,9 +225,12 @@ class Builder:
         self.do(f"br i1 {more}, label %{inside}, label %{after}")
         self.lines.extend(scope.lines)
         self.start(after)
-        # What the loop carried outlives it: from here on it belongs to the scope around.
-        self._depths.update(dict.fromkeys(names, self.depth))
+        self.outlive(names)
         return names
+
+    def outlive(self, values: Sequence[str]) -> None:
+        """Take values made in a scope that has ended as made in the one being written."""
+        self._depths.update(dict.fromkeys((v for v in values if v.startswith("%")), self.depth))
 
     def choose(
         self,

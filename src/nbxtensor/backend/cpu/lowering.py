@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nbxtensor.backend.cpu import elementwise, memory_access, ttir
 from nbxtensor.backend.cpu.affine import Fact
+from nbxtensor.backend.cpu.control import Control
 from nbxtensor.backend.cpu.domains import Domain, axes, conditions, vector_axis
 from nbxtensor.backend.cpu.evaluation import Evaluation, Place
 from nbxtensor.backend.cpu.ir import Builder
@@ -53,6 +56,8 @@ class _Lowering:
         self.evaluation = Evaluation(self.state)
         self.keeping = Keeping(function)
         self.materializer = Materializer(self.evaluation, self.keeping)
+        self.control = Control(self.materializer, self.ops)
+        self.path: list[str] = []
 
     def run(self) -> Lowered:
         state, b = self.state, self.b
@@ -62,14 +67,13 @@ class _Lowering:
             value = b.op(f"load {kind}, ptr {slot}, align 8")
             state.scalars[argument] = value
             state.facts[value] = Fact(multiple=multiple)
-        (body,) = self.function.blocks
         zero = [("i64", b.op("urem i64 %lo, %gx"))]
         row = b.op("udiv i64 %lo, %gx")
         zero += [("i64", b.op(f"urem i64 {row}, %gy")), ("i64", b.op(f"udiv i64 {row}, %gy"))]
 
         def program(_: str, ids: list[str]) -> list[str]:
             self.ids = dict(zip("xyz", ids, strict=True))
-            self.ops(body.ops)
+            self.block(self.function.blocks[0])
             x = b.op(f"add i64 {ids[0]}, 1")
             over_x = b.op(f"icmp eq i64 {x}, %gx")
             y = b.op(f"add i64 {ids[1]}, {b.op(f'zext i1 {over_x} to i64')}")
@@ -102,6 +106,39 @@ class _Lowering:
         parameters = tuple(_spelled(a.type) for a in self.function.arguments)
         return Lowered(self.function.name, "\n".join(lines) + "\n", parameters, self.state.scratch_nbytes)
 
+    def block(self, block: ttir.Block) -> None:
+        """Write a block of the function and those it goes on to; where two paths meet, each writes what follows."""
+        if block.label in self.path:
+            raise self.state.error("a kernel branches forward", f"a jump back to ^{block.label}", "scf loops are accepted")
+        *ops, end = block.ops
+        self.ops(ops)
+        if end.name not in {"cf.br", "cf.cond_br"}:
+            self.ops([end])
+            return
+        self.path.append(block.label)
+        handed = list(end.operands[end.name == "cf.cond_br" :])
+        ways: list[Callable[[], list[str]]] = []
+        for label, count in zip(end.attributes["targets"].split(), end.attributes["counts"].split(), strict=True):
+            target = next(b for b in self.function.blocks if b.label == label)
+            ways.append(functools.partial(self.follow, target, [handed.pop(0) for _ in range(int(count))]))
+        if len(ways) == 1:
+            ways[0]()
+        else:
+            self.b.choose(self.state.scalars[end.operands[0]], *ways)
+        self.path.pop()
+
+    def follow(self, block: ttir.Block, handed: list[ttir.Value]) -> list[str]:
+        """Go on to a block with what is handed to its arguments."""
+        for argument, value in zip(block.arguments, handed, strict=True):
+            self.state.homes[argument] = self.b.depth
+            if argument.type.shape is None:
+                self.state.scalars[argument] = self.state.scalars[value]
+            else:
+                self.state.buffers[argument] = self.materializer.block(value)
+        with self.control.scope():
+            self.block(block)
+        return []
+
     def ops(self, ops: list[ttir.Op]) -> None:
         for op in ops:
             for value in op.results:
@@ -129,6 +166,8 @@ class _Lowering:
             if axis == "z":
                 raise self.state.error("num_programs is known", "axis 2", "Axes 0 and 1 are accepted")
             self.define(op, self.b.pure(f"trunc i64 %g{axis} to i32"), Fact(low=1))
+        elif op.name in {"scf.for", "scf.while", "scf.if"}:
+            {"scf.for": self.control.for_, "scf.while": self.control.while_, "scf.if": self.control.if_}[op.name](op)
         elif op.result.type.shape is None:
             self.scalar(op)
 

@@ -221,13 +221,15 @@ class _Reduction:
             count = len(self.combination.elements)
 
             def groups(position: Poly) -> list[str]:
-                values: list[str] = []
+                inside: list[Place] = []
                 for place in places:
                     index: list[Index] = list(place.index)
                     index.insert(self.axis, Integer(position))
                     self.assume(limits, tuple(index), lanes)
-                    values += self.group(Place(tuple(index), lanes))
-                return values
+                    inside.append(Place(tuple(index), lanes))
+                if whole.on_turn:
+                    whole.on_turn(inside)
+                return [v for place in inside for v in self.group(place)]
 
             def turn(counter: str, values: list[str]) -> list[str]:
                 self.state.facts[counter] = Fact(0, self.shape[self.axis] - 1)
