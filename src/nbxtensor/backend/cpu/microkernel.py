@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from nbxtensor.backend.cpu.ir import Builder
 from nbxtensor.backend.cpu.microkernel_arithmetic import NBYTES, Arithmetic, Matrix, arithmetic, at, offset
-from nbxtensor.backend.cpu.microkernel_blocks import STREAMED_ROWS, Strip, multiply_rows, strip_vectors
+from nbxtensor.backend.cpu.microkernel_blocks import Strip, multiply_rows, row_blocks, strip_vectors
 from nbxtensor.backend.cpu.microkernel_copies import (
     copied_row_nbytes,
     copied_strip_nbytes,
@@ -42,7 +42,7 @@ def scratch_nbytes(
     """
     _check_extents(m, n, k)
     how = arithmetic(elements, level, features)
-    return _strip_nbytes(how, m, n, k) + (m * copied_row_nbytes(how, k) if _copies_a(how, k, elements[0]) else 0)
+    return _strip_nbytes(how, n, k) + (m * copied_row_nbytes(how, k) if _copies_a(how, k, elements[0]) else 0)
 
 
 def gemm(
@@ -89,12 +89,14 @@ def gemm(
             f"gemm: C holds the sums of {a.element} by {w.element}. Got {c.element}. {how.sum} is accepted."
         )
     if _copies_a(how, k, a.element):
-        a = copy_rows(b, how, m, k, a, at(b, scratch, "i8", str(_strip_nbytes(how, m, n, k))))
-    copies = _copies_w(how, m, w)
+        a = copy_rows(b, how, m, k, a, at(b, scratch, "i8", str(_strip_nbytes(how, n, k))))
 
     def strip(column: str, width: int) -> list[str]:
+        copies = _copies_w(how, m, width, w)
         source = replace(w, pointer=at(b, w.pointer, w.element, column))
-        part = Strip(width, source, replace(w, pointer=at(b, w.pointer, w.element, _following(b, n, k, w, column, width))))
+        part = Strip(
+            width, source, replace(w, pointer=at(b, w.pointer, w.element, _following(b, n, k, w, column, width)))
+        )
         if copies and (how.depth > 1 or isinstance(m, str)):
             part = replace(part, w=copy_strip(b, how, k, source, width, scratch))
         elif copies:
@@ -103,7 +105,7 @@ def gemm(
         return []
 
     column = 0
-    widths = [vectors * how.lanes for vectors in strip_vectors(how, m, n)]
+    widths = [vectors * how.lanes for vectors in strip_vectors(how, n)]
     for width in dict.fromkeys(widths):
         whole = widths.count(width) - (width == widths[-1] and sum(widths) > n)
         if whole > 1:
@@ -122,10 +124,8 @@ def _check_extents(m: int, n: int, k: int) -> None:
         raise ArgumentError(f"gemm: extents are positive. Got m={m}, n={n}, k={k}. 1 and more are accepted.")
 
 
-def _strip_nbytes(how: Arithmetic, m: int | str, n: int, k: int) -> int:
-    if how.depth == 1 and isinstance(m, int) and m <= STREAMED_ROWS:
-        return 0
-    return copied_strip_nbytes(how, k, max(strip_vectors(how, m, n)))
+def _strip_nbytes(how: Arithmetic, n: int, k: int) -> int:
+    return copied_strip_nbytes(how, k, max(strip_vectors(how, n)))
 
 
 def _following(b: Builder, n: int, k: int, w: Matrix, column: str, width: int) -> str:
@@ -145,9 +145,9 @@ def _copies_a(how: Arithmetic, k: int, element: str) -> bool:
     return element != how.a or k % how.depth != 0
 
 
-def _copies_w(how: Arithmetic, m: int | str, w: Matrix) -> bool:
+def _copies_w(how: Arithmetic, m: int | str, width: int, w: Matrix) -> bool:
     if how.depth > 1:
         return True
-    if isinstance(m, int) and m <= STREAMED_ROWS:
+    if isinstance(m, int) and len(row_blocks(how, m, width)) == 1:
         return False
     return w.element != how.w or not w.row.isdigit() or int(w.row) * NBYTES[w.element] > _NARROW_ROW_NBYTES

@@ -19,16 +19,15 @@ from nbxtensor.backend.cpu.microkernel_arithmetic import (
 )
 from nbxtensor.backend.cpu.microkernel_copies import excess_of
 
-__all__ = ["STREAMED_ROWS", "Strip", "multiply_rows", "strip_vectors"]
+__all__ = ["Strip", "multiply_rows", "row_blocks", "strip_vectors"]
 
-STREAMED_ROWS = 8  # up to here W is read once: every row of A is in the block
 _UNROLL = 4  # steps of k in one turn of the inner loop
 _FEWEST_SUMS = 8  # latency of a multiply-add times the units that do it
 _LINE_NBYTES = 64
-_FEWEST_PREFETCHING_BLOCKS = 3  # with fewer, prefetches would crowd out the loads that are waited for
+_SHARED_NBYTES = 262144  # a strip up to this long is brought to the cache while the one before it is multiplied
+_DISTANCE_NBYTES = 16384  # how far it runs ahead: bandwidth of memory times its latency, several times over
 # Rows of a block by the vectors of W beside it: the sums, those vectors and a group of A fit the registers.
 _ROWS = {32: {1: 14, 2: 12, 3: 8, 4: 6}, 16: {1: 8, 2: 6}}
-_STREAMED_SUMS = {32: 24, 16: 12}
 
 
 @dataclass(frozen=True)
@@ -48,13 +47,14 @@ class Strip:
     copy: Matrix | None = None
 
 
-def strip_vectors(how: Arithmetic, m: int | str, n: int) -> list[int]:
+def strip_vectors(how: Arithmetic, n: int) -> list[int]:
     """Return the vectors of W in each strip of columns that a product walks: wider ones first, none tiny."""
-    vectors = -(-n // how.lanes)
-    widest = max(_ROWS[how.registers])
-    if isinstance(m, int) and m <= STREAMED_ROWS:
-        widest = min(2 * widest, _STREAMED_SUMS[how.registers] // m)
-    return _balanced(vectors, widest)
+    return _balanced(-(-n // how.lanes), max(_ROWS[how.registers]))
+
+
+def row_blocks(how: Arithmetic, m: int, width: int) -> list[int]:
+    """Return the rows of each block beside a strip of ``width`` columns: larger ones first, none tiny."""
+    return _balanced(m, _ROWS[how.registers][-(-width // how.lanes)])
 
 
 def _balanced(total: int, most: int) -> list[int]:
@@ -63,11 +63,9 @@ def _balanced(total: int, most: int) -> list[int]:
     return [low + 1] * more + [low] * (count - more)
 
 
-def multiply_rows(
-    b: Builder, how: Arithmetic, m: int | str, k: int, a: Matrix, strip: Strip, c: Matrix
-) -> None:
+def multiply_rows(b: Builder, how: Arithmetic, m: int | str, k: int, a: Matrix, strip: Strip, c: Matrix) -> None:
     """Write the product of all rows of A by a strip of columns of W into the columns of C beside it."""
-    most = _ROWS[how.registers].get(-(-strip.width // how.lanes), STREAMED_ROWS)
+    most = _ROWS[how.registers][-(-strip.width // how.lanes)]
     if isinstance(m, str):
         done = "0"
         for rows in dict.fromkeys((most, -(-most // 3), 1)):
@@ -76,7 +74,7 @@ def multiply_rows(
             _multiply_blocks(b, how, k, a, strip, c, rows=rows, low=done, high=end)
             done = end
         return
-    sizes = [m] if m <= STREAMED_ROWS else _balanced(m, most)
+    sizes = row_blocks(how, m, strip.width)
     count = len(sizes)
     done = 0
     if strip.copy is not None:
@@ -87,9 +85,7 @@ def multiply_rows(
     for rows in dict.fromkeys(sizes):
         high = done + rows * sizes.count(rows)
         first = count - len(sizes) + sizes.index(rows)
-        _multiply_blocks(
-            b, how, k, a, strip, c, rows=rows, low=str(done), high=str(high), first=first, count=count
-        )
+        _multiply_blocks(b, how, k, a, strip, c, rows=rows, low=str(done), high=str(high), first=first, count=count)
         done = high
 
 
@@ -114,24 +110,28 @@ def _multiply_blocks(
 
     def turn(i: str, _: list[str]) -> list[str]:
         ahead: list[Matrix] = []
-        if count >= _FEWEST_PREFETCHING_BLOCKS:
+        if shared:
             number = b.pure(f"sdiv i64 {offset(b, (i, '1'), ('-1', low))}, {rows}")
-            ahead = _share_of_following(b, how, strip, offset(b, (number, "1"), ("1", str(first))), count)
+            ahead = _lines(b, how, strip, strip.following, offset(b, (number, "1"), ("1", str(first))), count)
+        elif count and first == 0:
+            distance = -(-_DISTANCE_NBYTES // (strip.width * NBYTES[strip.w.element]))
+            ahead = _lines(b, how, strip, _from_row(b, strip.w, str(distance)), "0", 1)
         _block(b, how, k, _from_row(b, a, i), strip, _from_row(b, c, i), rows=rows, ahead=ahead)
         return []
 
+    nbytes = k * strip.width * NBYTES[strip.following.element]
+    shared = count and nbytes <= (_SHARED_NBYTES if count > 1 else 2 * _DISTANCE_NBYTES)
     if low.isdigit() and high.isdigit() and int(high) - int(low) == rows:
         turn(low, [])
     else:
         b.loop(low, high, str(rows), turn)
 
 
-def _share_of_following(b: Builder, how: Arithmetic, strip: Strip, number: str, count: int) -> list[Matrix]:
-    """Return where block ``number`` of ``count`` prefetches in its first turn; a turn moves on by ``_UNROLL`` steps.
+def _lines(b: Builder, how: Arithmetic, strip: Strip, w: Matrix, number: str, count: int) -> list[Matrix]:
+    """Return the lines of W that block ``number`` of ``count`` prefetches at its first turn of the inner loop.
 
-    The blocks together touch every line of the strip that follows.
+    Every turn moves on by as many rows as it uses up; the blocks together touch every line.
     """
-    w = strip.following
     line = _LINE_NBYTES // NBYTES[w.element]
     lines = -(-strip.width // line)
     slots = _UNROLL * how.depth * lines
