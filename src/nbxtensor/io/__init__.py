@@ -1,1 +1,1 @@
-"""TODO"""
+"""Files of weights: readers, and the conversions of a weight at load."""
