@@ -83,8 +83,8 @@ def parallel_for(n: int, body: Body, kind: str, probe: Probe | None = None) -> N
     >>> import numpy as np
     >>> out = np.empty(8)
     >>> parallel_for(8, lambda start, stop: np.sqrt(np.arange(start, stop), out=out[start:stop]), "doctest")
-    >>> out[4]
-    np.float64(2.0)
+    >>> float(out[4])
+    2.0
     """
     if n < 0:
         raise ArgumentError(f"parallel_for: a number of elements is zero or more. Got {n}.")
