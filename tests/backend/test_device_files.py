@@ -194,6 +194,16 @@ def test_no_two_devices_share_a_drivers_name():
     assert len({arch_string(a) for a in aliases}) == len(aliases)
 
 
+@every_device
+def test_every_device_is_a_target(vendor, name):
+    target = device_facts.target(vendor, name)
+    assert target.arch == device_files.fact(vendor, name, "compute_capability")
+    assert ("float64" in target.features) == device_facts.computes_float64(vendor, name)
+    assert dict(target.facts) == dict(device_files.facts(vendor, name))
+    with pytest.raises(MissingFactError, match=r"launch\.nonsense"):
+        target.fact("launch.nonsense")
+
+
 def test_questions_of_code():
     assert device_facts.shares_host_memory("apple", "apple_m1")
     assert not device_facts.shares_host_memory("nvidia", "b200")

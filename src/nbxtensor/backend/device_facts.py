@@ -6,8 +6,11 @@ from nbxtensor.backend import device_files
 from nbxtensor.backend.cpu.levels import detect
 from nbxtensor.backend.device_names import recognise
 from nbxtensor.dtype.itemsize import bits
+from nbxtensor.op import Target
 
-__all__ = ["computes", "computes_float64", "shares_host_memory", "stores", "this_cpu"]
+__all__ = ["computes", "computes_float64", "shares_host_memory", "stores", "target", "this_cpu"]
+
+_BACKENDS = {"amd": "hip", "apple": "metal", "cpu": "cpu", "nvidia": "cuda"}  # vendor -> backend that drives it
 
 
 def this_cpu() -> tuple[str, str]:
@@ -17,6 +20,24 @@ def this_cpu() -> tuple[str, str]:
         MissingFactError: The processor has none of the declared levels.
     """
     return recognise(detect())
+
+
+def target(vendor: str, name: str) -> Target:
+    """Return what kernels are chosen for and priced by on a device that need not be there.
+
+    Its features are the dtypes the device computes, and of a CPU level what all its processors have; its facts are
+    those of the device file.
+
+    Raises:
+        MissingFactError: There is no such device file.
+
+    >>> h200 = target("nvidia", "h200")
+    >>> h200.backend, h200.arch, h200.fact("memory.copy_bandwidth")
+    ('cuda', 'sm_90', 4280000000000)
+    """
+    facts = device_files.facts(vendor, name)
+    features = {*facts["dtypes.computed"], *facts.get("cpu.features", ())}
+    return Target(_BACKENDS[vendor], facts["compute_capability"], frozenset(features), facts)
 
 
 def shares_host_memory(vendor: str, name: str) -> bool:
