@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nbxtensor.backend.cpu.affine import Fact, Integer, Poly
-from nbxtensor.backend.cpu.keeping import MOVES, lazy
+from nbxtensor.backend.cpu.keeping import MOVES
 from nbxtensor.backend.cpu.materialize import Materializer
 from nbxtensor.backend.cpu.state import BYTES, LLVM, Buffer, State
 from nbxtensor.backend.cpu.ttir import Block, Op, Type, Value
 
-__all__ = ["Control", "reads"]
-
-_MOVING = MOVES | {"tt.join", "tt.split", "tt.load"}
+__all__ = ["Control"]
 
 
 @dataclass
@@ -242,18 +240,13 @@ class Control:
             if value is not argument and self.state.buffers.get(value) is not buffer
         ]
         while waiting:
-            free = [m for m in waiting if not any(reads(self.state, v, m[1]) for _, _, v in waiting if v is not m[2])]
+            free = [m for m in waiting if not any(self.materializer.reads(v, m[1]) for _, _, v in waiting if v is not m[2])]
             move = free[0] if free else waiting[0]  # none is free in a ring, as in an exchange
             waiting.remove(move)
             buffer, argument, value = move
-            if not free or reads(self.state, value, argument, elsewhere=True):
-                self.displace(argument)
+            if not free or self.materializer.reads(value, argument, elsewhere=True):
+                self.materializer.displace(argument)
             self.materializer.block(value, buffer)
-
-    def displace(self, argument: Value) -> None:
-        """Copy a carried block away, so that its buffer can be written while it is still read."""
-        copy = self.materializer.block(argument, self.state.allocate(argument.type))
-        self.state.buffers[argument] = copy
 
     def after(self, carried: list[_Carried], values: list[str]) -> None:
         """Make what was carried known after the loop or branch."""
@@ -286,23 +279,6 @@ class _Scope:
 
     def __exit__(self, *_: object) -> None:
         self.state.buffers = self.buffers
-
-
-def reads(state: State, value: Value, block: Value, *, elsewhere: bool = False) -> bool:
-    """Return whether the formula of ``value`` reads ``block``; ``elsewhere``: at another index than its own."""
-    found: dict[Value, bool] = {}
-
-    def visit(value: Value, moved: bool) -> None:
-        if value.type.shape is None or found.get(value, False) >= moved and value in found:
-            return
-        found[value] = moved
-        if value not in state.buffers and lazy(value) and value.op is not None:
-            inside = moved or value.op.name in _MOVING
-            for operand in value.op.operands:
-                visit(operand, inside)
-
-    visit(value, False)
-    return found.get(block, False) if elsewhere else block in found
 
 
 def _zeros(type_: Type) -> tuple[Integer, ...]:

@@ -10,7 +10,7 @@ from nbxtensor.backend.cpu.evaluation import Evaluation, Place, source_index
 from nbxtensor.backend.cpu.state import AXIS, Index, Register
 from nbxtensor.backend.cpu.ttir import Value
 
-__all__ = ["Condition", "Domain", "axes", "conditions", "vector_axis"]
+__all__ = ["Condition", "Domain", "axes", "conditions", "explained", "strides", "vector_axis"]
 
 Body = Callable[[list[Place], Register | None], None]
 Turn = Callable[[list[Place], "Register | None", list[str]], list[str]]
@@ -53,6 +53,35 @@ def conditions(evaluation: Evaluation, mask: Value, index: tuple[Index, ...]) ->
         found = _limit(evaluation, mask, index)
         return [found] if found else []
     return []
+
+
+def explained(evaluation: Evaluation, mask: Value, index: tuple[Index, ...]) -> list[Condition] | None:
+    """Return the limits that ``mask`` is the conjunction of, or None where it is more than that."""
+    op = mask.op
+    if op is None or mask in evaluation.state.buffers:
+        return None
+    if op.name == "arith.andi":
+        parts = [explained(evaluation, v, index) for v in op.operands]
+        return None if None in parts else [c for part in parts if part for c in part]
+    if op.name == "arith.constant":
+        return [] if all(op.constant()) else None
+    if (moved := source_index(op, index)) is not None:
+        return explained(evaluation, op.operands[0], moved)
+    return conditions(evaluation, mask, index) or None
+
+
+def strides(offset: Poly, rank: int) -> list[Poly] | None:
+    """Return the coefficient of each axis in an offset, or None where it is not linear in them."""
+    found = [Poly({}) for _ in range(rank)]
+    for monomial, coefficient in offset.terms.items():
+        named = [name for name in monomial if name.startswith(AXIS)]
+        if len(named) > 1:
+            return None
+        if named:
+            rest = tuple(name for name in monomial if name not in named)
+            axis = int(named[0].removeprefix(AXIS))
+            found[axis] += Poly({rest: coefficient})
+    return found
 
 
 def _limit(evaluation: Evaluation, mask: Value, index: tuple[Index, ...]) -> Condition | None:

@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 
 from nbxtensor.backend.cpu import vector_math
 from nbxtensor.backend.cpu.ir import float_literal, vector_type
-from nbxtensor.backend.cpu.state import LLVM, Register, State, bits
+from nbxtensor.backend.cpu.state import ARITHMETIC, LLVM, Register, State, bits
 from nbxtensor.backend.cpu.ttir import Op
 
-__all__ = ["FLOATS", "HEAVY", "NAMES", "apply", "literal"]
+__all__ = ["FLOATS", "HEAVY", "NAMES", "apply", "convert", "literal"]
 
 FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 """Element types that are floating point."""
+
+_HALVES = frozenset({"f16", "bf16"})
 
 _BINARY = {
     "arith.addf": "fadd",
@@ -71,13 +73,27 @@ _FUNCTIONS = frozenset(
     ).split()
 )
 
+_BITWISE = frozenset({"arith.select", "tt.bitcast", "arith.bitcast", "tt.fp_to_fp"}) | _FUNCTIONS
+
 HEAVY = _FUNCTIONS | {"arith.divf", "tt.precise_divf", "arith.remf", "math.sqrt", "tt.precise_sqrt", *_DIVISION}
 """Ops whose results are worth keeping in memory rather than computing twice."""
 
 
 def literal(value: float, element: str) -> str:
     """Return a number as LLVM writes a constant of the element type."""
-    return float_literal(value, LLVM[element]) if element in FLOATS else str(int(value))
+    if element not in FLOATS:
+        return str(int(value))
+    text = float_literal(value, ARITHMETIC[element])
+    return str(int(text[3:], 16)) if element in _HALVES else text
+
+
+def convert(state: State, register: Register, element: str) -> Register:
+    """Return a float register in another float type, rounded once to nearest even."""
+    site = _Site(state, None, register.lanes)
+    value = site.opened(register.value, register.element)
+    kinds = ARITHMETIC[register.element], ARITHMETIC[element]
+    value = site.closed(vector_math.cast(state.b, value, *kinds, register.lanes), element)
+    return Register(value, element, register.lanes)
 
 
 def apply(state: State, op: Op, operands: Sequence[Register]) -> Register:
@@ -96,12 +112,31 @@ def apply(state: State, op: Op, operands: Sequence[Register]) -> Register:
 class _Site:
     """Where one op is written: how many lanes, with short hands for its types."""
 
-    def __init__(self, state: State, op: Op, lanes: int) -> None:
-        self.state, self.op, self.lanes = state, op, lanes
+    def __init__(self, state: State, op: Op | None, lanes: int) -> None:
+        self.state, self.lanes = state, lanes
         self.b = state.b
+        self.line = op.line if op else ""
+        self.name = op.name if op else ""
+        self.attributes = op.attributes if op else {}
 
     def type(self, element: str) -> str:
         return vector_type(LLVM[element], self.lanes)
+
+    def opened(self, value: str, element: str) -> str:
+        """A value as the type that arithmetic on it needs."""
+        if element not in _HALVES:
+            return value
+        return self.b.pure(f"bitcast {self.type(element)} {value} to {vector_type(ARITHMETIC[element], self.lanes)}")
+
+    def closed(self, value: str, element: str) -> str:
+        """The result of arithmetic as the type that it travels as."""
+        if element not in _HALVES:
+            return value
+        return self.b.pure(f"bitcast {vector_type(ARITHMETIC[element], self.lanes)} {value} to {self.type(element)}")
+
+    def widened(self, value: str, element: str) -> str:
+        """A half as a float."""
+        return vector_math.cast(self.b, self.opened(value, element), ARITHMETIC[element], "float", self.lanes)
 
     def suffix(self, element: str) -> str:
         return f"v{self.lanes}{element}" if self.lanes else element
@@ -119,24 +154,31 @@ class _Site:
 
 
 def _write(site: _Site, values: list[str], source: str, target: str) -> str:
-    name = site.op.name
+    name = site.name
     b = site.b
+    if source in _HALVES and name not in _BITWISE:  # rounded once more: the same as in halves, for one op
+        wide = [site.widened(v, source) for v in values]
+        result = _write(site, wide, "f32", "f32" if target == source else target)
+        if target != source:
+            return result
+        return site.closed(vector_math.cast(b, result, "float", ARITHMETIC[target], site.lanes), target)
     if name in _BINARY:
         return _binary(site, _BINARY[name], values, target)
     if name in _INTRINSIC:
         return site.intrinsic(_INTRINSIC[name], values, target)
     if name in _FUNCTIONS:
-        return vector_math.unary(b, name, *values, LLVM[source], site.lanes)
+        opened = [site.opened(v, source) for v in values]
+        return site.closed(vector_math.function(b, name, opened, ARITHMETIC[source], site.lanes), target)
     if name in _INTEGER_CASTS:
         return b.pure(f"{_INTEGER_CASTS[name]} {site.type(source)} {values[0]} to {site.type(target)}")
     if name in _FLOAT_CASTS:
-        return _cast(site, values[0], source, target, signed=_FLOAT_CASTS[name])
+        return _cast(site, values[0], source, target)
     if name in _DIVISION:
         return _divide(site, _DIVISION[name], values, target)
     special = _SPECIAL.get(name)
     if special is None:
         accepted = "Ops of arith, math, scf and tt that ordinary kernels produce are accepted"
-        raise site.state.error("an op is lowered", f"{name} in {site.op.line!r}", accepted)
+        raise site.state.error("an op is lowered", f"{name} in {site.line!r}", accepted)
     return special(site, values, source, target)
 
 
@@ -164,7 +206,7 @@ def _folded(instruction: str, values: list[str]) -> str | None:
 
 def _compare(site: _Site, values: list[str], source: str, _: str) -> str:
     instruction = "fcmp" if source in FLOATS else "icmp"
-    predicate = site.op.attributes["predicate"]
+    predicate = site.attributes["predicate"]
     return site.b.pure(f"{instruction} {predicate} {site.type(source)} {values[0]}, {values[1]}")
 
 
@@ -197,7 +239,7 @@ def _high_product(site: _Site, values: list[str], _: str, target: str) -> str:
 
 def _clamp(site: _Site, values: list[str], _: str, target: str) -> str:
     """Triton's clamp: NaN gives the low bound, or NaN where propagateNan says so."""
-    keeps = site.op.attributes.get("propagateNan") == "all"
+    keeps = site.attributes.get("propagateNan") == "all"
     low, high = ("maximum", "minimum") if keeps else ("maxnum", "minnum")
     return site.intrinsic(high, [site.intrinsic(low, [values[0], values[1]], target), values[2]], target)
 
@@ -212,7 +254,7 @@ def _index_cast(site: _Site, values: list[str], source: str, target: str) -> str
     have, want = bits(source), bits(target)
     if have == want:
         return values[0]
-    signed = "zext" if site.op.name.endswith("ui") else "sext"
+    signed = "zext" if site.name.endswith("ui") else "sext"
     return site.b.pure(f"{'trunc' if want < have else signed} {site.type(source)} {values[0]} to {site.type(target)}")
 
 
@@ -246,11 +288,21 @@ NAMES = frozenset(
 """Every op that :func:`apply` lowers."""
 
 
-def _cast(site: _Site, value: str, source: str, target: str, *, signed: bool) -> str:
-    rounding = site.op.attributes.get("rounding", "rtne")
-    if site.op.attributes.get("roundingmode", "to_nearest_even") != "to_nearest_even" or rounding != "rtne":
-        raise site.state.error("a cast rounds to nearest even", site.op.line, "Casts without a rounding mode are accepted")
-    return vector_math.cast(site.b, value, LLVM[source], LLVM[target], site.lanes, signed=signed)
+def _cast(site: _Site, value: str, source: str, target: str) -> str:
+    rounding = site.attributes.get("rounding", "rtne")
+    if "roundingmode" in site.attributes or rounding not in {"rtne", "rtz"}:
+        raise site.state.error("a cast rounds to nearest even or towards zero", site.line, "rtne and rtz are accepted")
+    value = vector_math.cast(
+        site.b,
+        site.opened(value, source),
+        ARITHMETIC[source],
+        ARITHMETIC[target],
+        site.lanes,
+        unsigned_source=site.name == "arith.uitofp" or source == "i1",
+        unsigned_target=site.name == "arith.fptoui",
+        rounding=rounding,
+    )
+    return site.closed(value, target)
 
 
 def _divide(site: _Site, instruction: str, values: list[str], element: str) -> str:

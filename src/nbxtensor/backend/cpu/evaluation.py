@@ -162,6 +162,27 @@ class Evaluation:
             position = self.b.pure(f"udiv {kind} {position}, {divisor}")
         return tuple(reversed(moved))
 
+    def strided(self, value: Value, index: tuple[Index, ...]) -> tuple[str, Poly] | None:
+        """Return a pointer block as (base, offset in bytes in terms of the axes) where it is so simple, else None."""
+        if value in self.state.affine:
+            source, moved_by = self.state.affine[value]
+            found = self.strided(source, index)
+            return found and (found[0], found[1] + moved_by)
+        op = value.op
+        if op is None or value in self.state.buffers or value.type.shape is None:
+            return None
+        if op.name == "tt.splat":
+            return self.state.scalars[op.operands[0]], ZERO
+        if op.name == "tt.bitcast":
+            return self.strided(op.operands[0], index)
+        if (moved := source_index(op, index)) is not None:
+            return self.strided(op.operands[0], moved)
+        if op.name != "tt.addptr":
+            return None
+        found = self.strided(op.operands[0], index)
+        step = self.integer(op.operands[1], index) if found else None
+        return (found[0], found[1] + step.base.scaled(BYTES[value.type.element])) if found and step else None
+
     # What is written.
 
     def at(self, value: Value, place: Place) -> Operand:

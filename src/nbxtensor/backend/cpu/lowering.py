@@ -14,6 +14,7 @@ from nbxtensor.backend.cpu.evaluation import Evaluation, Place
 from nbxtensor.backend.cpu.ir import Builder
 from nbxtensor.backend.cpu.keeping import Keeping, lazy
 from nbxtensor.backend.cpu.materialize import Materializer
+from nbxtensor.backend.cpu.products import Products
 from nbxtensor.backend.cpu.reduction import reduce
 from nbxtensor.backend.cpu.state import BYTES, LLVM, Register, State, bits
 
@@ -57,6 +58,7 @@ class _Lowering:
         self.keeping = Keeping(function)
         self.materializer = Materializer(self.evaluation, self.keeping)
         self.control = Control(self.materializer, self.ops)
+        self.products = Products(self.materializer, self.control.targets)
         self.path: list[str] = []
 
     def run(self) -> Lowered:
@@ -97,14 +99,16 @@ class _Lowering:
             *sorted(self.b.declarations),
             f"define void @{self.function.name}({head}) #0 {{",
             "entry:",
+            f"  %workspace = getelementptr i8, ptr %scratch, i64 {self.state.scratch_nbytes}",
             *self.b.lines,
             "  ret void",
             "}",
             f'attributes #0 = {{ nounwind "no-builtins" "prefer-vector-width"="{width}" '
             f'"min-legal-vector-width"="{width}" "target-cpu"="{self.b.level}" }}',
         ]
+        nbytes = self.state.scratch_nbytes + self.state.workspace_nbytes
         parameters = tuple(_spelled(a.type) for a in self.function.arguments)
-        return Lowered(self.function.name, "\n".join(lines) + "\n", parameters, self.state.scratch_nbytes)
+        return Lowered(self.function.name, "\n".join(lines) + "\n", parameters, nbytes)
 
     def block(self, block: ttir.Block) -> None:
         """Write a block of the function and those it goes on to; where two paths meet, each writes what follows."""
@@ -158,6 +162,8 @@ class _Lowering:
             self.store(op)
         elif op.name == "tt.reduce":
             reduce(self.materializer, op)
+        elif op.name == "tt.dot":
+            self.products.dot(op)
         elif op.name == "tt.get_program_id":
             value = self.b.pure(f"trunc i64 {self.ids[op.attributes['axis']]} to i32")
             self.define(op, value, Fact(low=0))

@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Sequence
 
-from nbxtensor.backend.cpu.affine import Poly
+from nbxtensor.backend.cpu import elementwise
+from nbxtensor.backend.cpu.affine import Integer, Poly
 from nbxtensor.backend.cpu.domains import Domain, axes, vector_axis
 from nbxtensor.backend.cpu.evaluation import Evaluation, Place, source_index
 from nbxtensor.backend.cpu.keeping import MOVES, Keeping, lazy
-from nbxtensor.backend.cpu.state import Buffer, Index, Register
-from nbxtensor.backend.cpu.ttir import Value
+from nbxtensor.backend.cpu.state import AXIS, Buffer, Index, Register
+from nbxtensor.backend.cpu.ttir import Type, Value
 
 __all__ = ["Materializer"]
+
+_MOVING = MOVES | {"tt.join", "tt.split", "tt.load"}
+_UNKNOWN = Integer(Poly.symbol(f"{AXIS}?"))  # an index that is no axis: the block is read in some other order
 
 
 class Materializer:
@@ -24,23 +28,63 @@ class Materializer:
         self.keeping = keeping
 
     def block(self, value: Value, buffer: Buffer | None = None) -> Buffer:
-        """Write a block to scratch now, to ``buffer`` where given, and return where it is."""
+        """Write a block to scratch now, to ``buffer`` where given (of any float type), and return where it is."""
         if buffer is None and value in self.state.buffers and not self.state.buffers[value].bounds:
             return self.state.buffers[value]
         shape = value.type.shape or ()
         lanes = self.state.width // 4
         domain = Domain(self.evaluation, shape, vector_axis(shape, lanes), lanes)
         target = buffer or self.state.allocate(value.type)
+        source, element = self.state.element(value.type), self.state.element(target.type)
         with self.reading(domain, [value]):
 
             def body(places: list[Place], _: Register | None) -> None:
                 registers = [self.evaluation.register(value, place) for place in places]
+                if element != source:
+                    registers = [elementwise.convert(self.state, r, element) for r in registers]
                 for place, register in zip(places, registers, strict=True):
                     self.evaluation.store_buffer(target, place, register)
 
             domain.visit(body)
         if buffer is None:
             self.state.buffers[value] = target
+        return target
+
+    def reads(self, value: Value, block: Value, *, elsewhere: bool = False) -> bool:
+        """Return whether the formula of ``value`` reads ``block``; ``elsewhere``: at another index than its own."""
+        found: dict[Value, bool] = {}
+
+        def visit(value: Value, moved: bool) -> None:
+            if value.type.shape is None or (value in found and found[value] >= moved):
+                return
+            found[value] = moved
+            if value not in self.state.buffers and lazy(value) and value.op is not None:
+                inside = moved or value.op.name in _MOVING
+                for operand in value.op.operands:
+                    visit(operand, inside)
+
+        visit(value, moved=False)
+        return found.get(block, False) if elsewhere else block in found
+
+    def displace(self, block: Value) -> None:
+        """Copy a block that a loop carries away, so that its place can be written while it is still read."""
+        self.state.buffers[block] = self.block(block, self.state.allocate(block.type))
+
+    def converted(self, buffer: Buffer, type_: Type) -> Buffer:
+        """Return a block in scratch as one of another float type."""
+        if buffer.type.element == type_.element:
+            return buffer
+        shape = type_.shape or ()
+        target = self.state.allocate(type_)
+        lanes = self.state.width // 4
+
+        def body(places: list[Place], _: Register | None) -> None:
+            for place in places:
+                register = self.evaluation.load_buffer(buffer, place)
+                register = elementwise.convert(self.state, register, type_.element)
+                self.evaluation.store_buffer(target, place, register)
+
+        Domain(self.evaluation, shape, vector_axis(shape, lanes), lanes).visit(body)
         return target
 
     @contextlib.contextmanager
@@ -75,7 +119,7 @@ class Materializer:
         bounds = domain.bounds()
         full = bounds == tuple(Poly.constant(n) for n in domain.shape)
         for value, buffer in saving.items():
-            if all((value, place) in saved for places in turns for place in places):
+            if turns and all((value, place) in saved for places in turns for place in places):
                 self.state.buffers[value] = Buffer(buffer.address, buffer.type, () if full else bounds)
 
     def _needed(
@@ -116,7 +160,8 @@ class Materializer:
         same = all(v.type.shape == value.type.shape for v in value.op.operands if v.type.shape is not None)
         for operand in value.op.operands:
             if operand.type.shape is not None:
-                self._needed(operand, index if same else (), domain, found)
+                rank = len(operand.type.shape)
+                self._needed(operand, index if same else (_UNKNOWN,) * rank, domain, found)
 
     def _ahead(self, value: Value, whole: set[Value], parts: list[Value]) -> None:
         whole.discard(value)

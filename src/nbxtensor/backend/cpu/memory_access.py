@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from nbxtensor.backend.cpu.elementwise import FLOATS
 from nbxtensor.backend.cpu.ir import vector_type
 from nbxtensor.backend.cpu.state import BYTES, LLVM, Pointer, Register, State
 
@@ -105,7 +104,7 @@ def store(
 
 
 def _suffix(element: str) -> str:
-    return "p0" if element == "ptr" else element if element in FLOATS or element != "index" else "i64"
+    return {"ptr": "p0", "float": "f32", "double": "f64"}.get(LLVM[element], LLVM[element])
 
 
 def _step(pointer: Pointer | Register) -> int | None:

@@ -11,12 +11,16 @@ from nbxtensor.backend.cpu.ir import Builder, vector_type
 from nbxtensor.backend.cpu.ttir import Type, Value
 from nbxtensor.errors import CompileError
 
-__all__ = ["AXIS", "BYTES", "LLVM", "Buffer", "Index", "Operand", "Pointer", "Register", "State", "bits"]
+__all__ = ["ARITHMETIC", "AXIS", "BYTES", "LLVM", "Buffer", "Index", "Operand", "Pointer", "Register", "State", "bits"]
 
-LLVM = {"f16": "half", "bf16": "bfloat", "f32": "float", "f64": "double", "ptr": "ptr", "index": "i64"} | {
+LLVM = {"f16": "i16", "bf16": "i16", "f32": "float", "f64": "double", "ptr": "ptr", "index": "i64"} | {
     name: name for name in ("i1", "i8", "i16", "i32", "i64")
 }
-"""LLVM's spelling of each element type that is lowered."""
+"""LLVM's type of each element type that is lowered, between ops. Halves travel as integers, which every processor has
+registers for; they are floats only where an op works on them."""
+
+ARITHMETIC = LLVM | {"f16": "half", "bf16": "bfloat"}
+"""LLVM's type of each element type while an op works on it."""
 
 BYTES = {"i1": 1, "i8": 1, "i16": 2, "f16": 2, "bf16": 2, "i32": 4, "f32": 4, "i64": 8, "f64": 8, "index": 8, "ptr": 8}
 """Bytes of one element in memory: a boolean takes one."""
@@ -90,6 +94,7 @@ class State:
         features: LLVM features that may be used beyond the level.
         tables: Constant blocks of the module, as LLVM globals.
         scratch_nbytes: Scratch given out so far.
+        workspace_nbytes: Scratch at ``%workspace``, which one op after another may write.
     """
 
     kernel: str
@@ -102,6 +107,7 @@ class State:
     homes: dict[Value, int] = field(default_factory=dict[Value, int])
     tables: list[str] = field(default_factory=list[str])
     scratch_nbytes: int = 0
+    workspace_nbytes: int = 0
 
     @property
     def width(self) -> int:
@@ -164,8 +170,8 @@ class State:
 
         total = ""
         for monomial, coefficient in sorted(((m, c) for m, c in poly.terms.items() if m), key=depth):
-            factor = monomial[0]
-            for name in sorted(monomial, key=self.b.depth_of)[1:]:
+            factor, *others = sorted(monomial, key=self.b.depth_of)
+            for name in others:
                 factor = self.b.pure(f"mul i64 {factor}, {name}")
             if coefficient != 1:
                 factor = self.b.pure(f"mul i64 {factor}, {coefficient}")
