@@ -15,7 +15,7 @@ import numpy as np
 from nbxtensor import ops
 from nbxtensor import shape as shapes
 from nbxtensor.dtype.itemsize import kind, numpy_dtype
-from nbxtensor.op import Call, Case, Kernel, Op, Pointer, Spec
+from nbxtensor.op import Call, Case, Kernel, Op, Pointer, Spec, Target
 from nbxtensor.run.binding import prepare
 
 if TYPE_CHECKING:
@@ -152,19 +152,33 @@ def case_seed(op: Op, index: int) -> int:
     return zlib.crc32(f"{op.name}/{index}".encode())
 
 
+def call_of(op: Op, case: Case, target: Target | None = None) -> Call:
+    """Return the call that ``case`` is, the defaults of its other parameters filled in."""
+    present = {name.rpartition(".")[0] or name for name in case.operands}
+    defaults = {n: p.default for n, p in op.signature.parameters.items() if n not in present}
+    return op.call(case.operands, {**defaults, **case.params}, target)
+
+
 # ---- the reference
 
 
-def reference(op: Op, arrays: Mapping[str, Values], params: Mapping[str, Any]) -> tuple[Values, ...]:
-    """Return the results of ``op``'s reference on exact values."""
+def reference(
+    op: Op, arrays: Mapping[str, Values], params: Mapping[str, Any], *, absolute: bool = False
+) -> tuple[Values, ...]:
+    """Return the results of ``op``'s reference on exact values, or on the absolute values of the floats."""
+
+    def taken(array: Values) -> Values:
+        values = exact(array)
+        return np.abs(values) if absolute and values.dtype.kind == "f" else values
+
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for name, parameter in op.signature.parameters.items():
         members = [k for k in arrays if k.rpartition(".")[0] == name]
         if name in arrays:
-            value = exact(arrays[name])
+            value = taken(arrays[name])
         elif members:
-            value = [exact(arrays[k]) for k in members]
+            value = [taken(arrays[k]) for k in members]
         else:
             value = params.get(name, parameter.default)
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
@@ -304,7 +318,7 @@ def compare(
 ) -> None:
     """Fail unless ``got`` is ``want`` within the bound that its dtype and its operations allow."""
     assert got.shape == want.shape
-    if kind(dtype) in ("int", "uint", "bool"):
+    if kind(dtype) in ("int", "uint", "bool", "complex"):
         np.testing.assert_array_equal(got, want.astype(got.dtype))
         return
     with np.errstate(all="ignore"):

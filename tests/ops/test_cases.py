@@ -31,11 +31,11 @@ def backend():
 def test_case(op: Op, index: int, backend):
     case = op.cases[index]
     target = backend.target(0)
-    call = op.call(case.operands, case.params, target)
+    call = harness.call_of(op, case, target)
     given = harness.operands(case, harness.case_seed(op, index))
     arrays = {name: laid.values for name, laid in given.items()}
     wanted = harness.reference(op, arrays, case.params)
-    sizes = harness.reference(op, {n: abs(a) if a.dtype.kind == "f" else a for n, a in arrays.items()}, case.params)
+    sizes = harness.reference(op, arrays, case.params, absolute=True)
 
     assert len(call.outputs) == len(wanted)
     for spec, want in zip(call.outputs, wanted, strict=True):

@@ -111,6 +111,7 @@ def _power_of_two(e):
 @triton.jit
 def _fmod64(x, y, STEPS: tl.constexpr):
     """Exact remainder of two float64, of the sign of x; every step removes 50 bits of the quotient."""
+    x, y = tl.broadcast(x, y)
     rest = tl.abs(x)
     divisor = tl.abs(y)
     for _ in range(STEPS):
@@ -174,6 +175,7 @@ def pow(x, y):
     if x.dtype.is_floating():
         return lm.pow(x, y)
     else:
+        x, y = tl.broadcast(x, y)
         result = x * 0 + 1
         base = x
         exponent = y

@@ -1,0 +1,1 @@
+"""Reductions over any axes: sums, means, extremes, norms, and where the extremes are."""
