@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from nbxtensor.capture.program import PlanLoader
 from nbxtensor.memory import limit
-from nbxtensor.planning import plan as plan_graph
 from nbxtensor.planning.graph import Graph
 from nbxtensor.planning.passes import compact, partition, remove_dead
 from nbxtensor.planning.plan import Plan
+from nbxtensor.planning.plan import plan as plan_graph
 from nbxtensor.run import Device
 from nbxtensor.run import device as open_device
 from nbxtensor.tracing.fusion import fuse

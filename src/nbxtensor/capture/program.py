@@ -82,7 +82,7 @@ class Program:
         memory = self.device.backend.memory(self.device.index)
         for tensor, array in zip(self._inputs, checked, strict=True):
             if tensor.nbytes:
-                memory.copy_in(_address(tensor), memoryview(array.reshape(-1).view(np.uint8)))
+                memory.copy_in(_address(tensor), array.reshape(-1).view(np.uint8).data)
 
     def run(self) -> None:
         """Run every launch on what the input buffers hold."""
@@ -200,7 +200,7 @@ class PlanLoader:
             location = plan.locations[index]
             if location is not None and array.nbytes:
                 address = areas["weights"].address + location.offset
-                memory.copy_in(address, memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+                memory.copy_in(address, np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         launches: list[tuple[int, Bound]] = []
         for number, node in enumerate(plan.graph.nodes):
             if progress is not None:

@@ -91,7 +91,7 @@ def from_numpy_array(
     packed = np.ascontiguousarray(array)
     storage = where.allocator.allocate(packed.nbytes)
     if packed.nbytes:
-        memory.copy_in(storage.address, memoryview(packed.reshape(-1)).cast("B"))
+        memory.copy_in(storage.address, packed.reshape(-1).view(np.uint8).data)
     return Tensor(storage, Spec(array.shape, name), 0, where)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbxtensor.ops.matmul import op as products
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Operators"]
 
-Axes = int | Sequence[int] | None
+Axes = int | tuple[int, ...] | None
 
 
 class Operators:
@@ -23,150 +22,150 @@ class Operators:
     __slots__ = ()
     __hash__ = object.__hash__  # by identity, although == compares elements
 
-    def __add__(self, other: Any) -> Tensor:
+    def __add__(self: Any, other: Any) -> Tensor:
         return arithmetic.add(self, other)
 
-    def __radd__(self, other: Any) -> Tensor:
+    def __radd__(self: Any, other: Any) -> Tensor:
         return arithmetic.add(other, self)
 
-    def __sub__(self, other: Any) -> Tensor:
+    def __sub__(self: Any, other: Any) -> Tensor:
         return arithmetic.subtract(self, other)
 
-    def __rsub__(self, other: Any) -> Tensor:
+    def __rsub__(self: Any, other: Any) -> Tensor:
         return arithmetic.subtract(other, self)
 
-    def __mul__(self, other: Any) -> Tensor:
+    def __mul__(self: Any, other: Any) -> Tensor:
         return arithmetic.multiply(self, other)
 
-    def __rmul__(self, other: Any) -> Tensor:
+    def __rmul__(self: Any, other: Any) -> Tensor:
         return arithmetic.multiply(other, self)
 
-    def __truediv__(self, other: Any) -> Tensor:
+    def __truediv__(self: Any, other: Any) -> Tensor:
         return arithmetic.divide(self, other)
 
-    def __rtruediv__(self, other: Any) -> Tensor:
+    def __rtruediv__(self: Any, other: Any) -> Tensor:
         return arithmetic.divide(other, self)
 
-    def __floordiv__(self, other: Any) -> Tensor:
+    def __floordiv__(self: Any, other: Any) -> Tensor:
         return arithmetic.floor_divide(self, other)
 
-    def __rfloordiv__(self, other: Any) -> Tensor:
+    def __rfloordiv__(self: Any, other: Any) -> Tensor:
         return arithmetic.floor_divide(other, self)
 
-    def __mod__(self, other: Any) -> Tensor:
+    def __mod__(self: Any, other: Any) -> Tensor:
         return arithmetic.remainder(self, other)
 
-    def __rmod__(self, other: Any) -> Tensor:
+    def __rmod__(self: Any, other: Any) -> Tensor:
         return arithmetic.remainder(other, self)
 
-    def __pow__(self, other: Any) -> Tensor:
+    def __pow__(self: Any, other: Any) -> Tensor:
         return arithmetic.pow(self, other)
 
-    def __rpow__(self, other: Any) -> Tensor:
+    def __rpow__(self: Any, other: Any) -> Tensor:
         return arithmetic.pow(other, self)
 
-    def __and__(self, other: Any) -> Tensor:
+    def __and__(self: Any, other: Any) -> Tensor:
         return comparison.bitwise_and(self, other)
 
-    def __rand__(self, other: Any) -> Tensor:
+    def __rand__(self: Any, other: Any) -> Tensor:
         return comparison.bitwise_and(other, self)
 
-    def __or__(self, other: Any) -> Tensor:
+    def __or__(self: Any, other: Any) -> Tensor:
         return comparison.bitwise_or(self, other)
 
-    def __ror__(self, other: Any) -> Tensor:
+    def __ror__(self: Any, other: Any) -> Tensor:
         return comparison.bitwise_or(other, self)
 
-    def __xor__(self, other: Any) -> Tensor:
+    def __xor__(self: Any, other: Any) -> Tensor:
         return comparison.bitwise_xor(self, other)
 
-    def __rxor__(self, other: Any) -> Tensor:
+    def __rxor__(self: Any, other: Any) -> Tensor:
         return comparison.bitwise_xor(other, self)
 
-    def __lshift__(self, other: Any) -> Tensor:
+    def __lshift__(self: Any, other: Any) -> Tensor:
         return comparison.bitwise_left_shift(self, other)
 
-    def __rlshift__(self, other: Any) -> Tensor:
+    def __rlshift__(self: Any, other: Any) -> Tensor:
         return comparison.bitwise_left_shift(other, self)
 
-    def __rshift__(self, other: Any) -> Tensor:
+    def __rshift__(self: Any, other: Any) -> Tensor:
         return comparison.bitwise_right_shift(self, other)
 
-    def __rrshift__(self, other: Any) -> Tensor:
+    def __rrshift__(self: Any, other: Any) -> Tensor:
         return comparison.bitwise_right_shift(other, self)
 
-    def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
+    def __eq__(self: Any, other: Any) -> Tensor:  # type: ignore[override]
         return comparison.equal(self, other)
 
-    def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]
+    def __ne__(self: Any, other: Any) -> Tensor:  # type: ignore[override]
         return comparison.not_equal(self, other)
 
-    def __lt__(self, other: Any) -> Tensor:
+    def __lt__(self: Any, other: Any) -> Tensor:
         return comparison.less(self, other)
 
-    def __le__(self, other: Any) -> Tensor:
+    def __le__(self: Any, other: Any) -> Tensor:
         return comparison.less_equal(self, other)
 
-    def __gt__(self, other: Any) -> Tensor:
+    def __gt__(self: Any, other: Any) -> Tensor:
         return comparison.greater(self, other)
 
-    def __ge__(self, other: Any) -> Tensor:
+    def __ge__(self: Any, other: Any) -> Tensor:
         return comparison.greater_equal(self, other)
 
-    def __neg__(self) -> Tensor:
+    def __neg__(self: Any) -> Tensor:
         return arithmetic.negative(self)
 
-    def __pos__(self) -> Tensor:
+    def __pos__(self: Any) -> Tensor:
         return arithmetic.positive(self)
 
-    def __abs__(self) -> Tensor:
+    def __abs__(self: Any) -> Tensor:
         return arithmetic.abs(self)
 
-    def __invert__(self) -> Tensor:
+    def __invert__(self: Any) -> Tensor:
         return comparison.bitwise_invert(self)
 
-    def __matmul__(self, other: Any) -> Tensor:
+    def __matmul__(self: Any, other: Any) -> Tensor:
         return products.matmul(self, other)
 
-    def __rmatmul__(self, other: Any) -> Tensor:
+    def __rmatmul__(self: Any, other: Any) -> Tensor:
         return products.matmul(other, self)
 
-    def astype(self, dtype: str) -> Tensor:
+    def astype(self: Any, dtype: str) -> Tensor:
         """Return the elements converted to ``dtype``."""
         return selection.astype(self, dtype)
 
-    def sum(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    def sum(self: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
         """Return `nbxtensor.sum` of the tensor."""
         return reductions.sum(self, axis=axis, keepdims=keepdims)
 
-    def mean(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    def mean(self: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
         """Return `nbxtensor.mean` of the tensor."""
         return reductions.mean(self, axis=axis, keepdims=keepdims)
 
-    def max(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    def max(self: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
         """Return `nbxtensor.max` of the tensor."""
         return reductions.max(self, axis=axis, keepdims=keepdims)
 
-    def min(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    def min(self: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
         """Return `nbxtensor.min` of the tensor."""
         return reductions.min(self, axis=axis, keepdims=keepdims)
 
-    def prod(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    def prod(self: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
         """Return `nbxtensor.prod` of the tensor."""
         return reductions.prod(self, axis=axis, keepdims=keepdims)
 
-    def any(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    def any(self: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
         """Return `nbxtensor.any` of the tensor."""
         return reductions.any(self, axis=axis, keepdims=keepdims)
 
-    def all(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    def all(self: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
         """Return `nbxtensor.all` of the tensor."""
         return reductions.all(self, axis=axis, keepdims=keepdims)
 
-    def argmax(self, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+    def argmax(self: Any, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
         """Return `nbxtensor.argmax` of the tensor."""
         return reductions.argmax(self, axis=axis, keepdims=keepdims)
 
-    def argmin(self, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+    def argmin(self: Any, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
         """Return `nbxtensor.argmin` of the tensor."""
         return reductions.argmin(self, axis=axis, keepdims=keepdims)

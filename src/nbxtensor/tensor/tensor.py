@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 import numpy as np
 
 from nbxtensor import shape as shapes
-from nbxtensor.dtype.itemsize import bits, itemsize, numpy_dtype
+from nbxtensor.dtype.convert import convert
+from nbxtensor.dtype.itemsize import bits, canonical, itemsize, numpy_dtype
 from nbxtensor.dtype.itemsize import kind as dtype_kind
-from nbxtensor.errors import ArgumentError, CaptureError, ShapeError, UnsupportedError
+from nbxtensor.errors import ArgumentError, CaptureError, ShapeError, UnknownDtypeError, UnsupportedError
 from nbxtensor.memory.allocator import Storage
 from nbxtensor.op import Array, Op, Spec
+from nbxtensor.ops.layout import op as layout
 from nbxtensor.run import Device, View, execute
+from nbxtensor.run import device as open_device
 from nbxtensor.tensor.operators import Operators
 
 if TYPE_CHECKING:
@@ -180,7 +183,7 @@ class Tensor(Operators):
         if hasattr(memory, "view"):
             return np.asarray(_HostView(self, carrier))
         host = np.empty(storage.nbytes // carrier.itemsize, carrier)
-        memory.copy_out(memoryview(host).cast("B"), storage.address)
+        memory.copy_out(host.view(np.uint8).data, storage.address)
         strides = tuple(s * carrier.itemsize for s in self.strides)
         return np.lib.stride_tricks.as_strided(host[self._offset :], self.shape, strides)
 
@@ -209,8 +212,6 @@ class Tensor(Operators):
 
     def _values(self) -> Array:
         """Return the elements in a numpy dtype that shows their values."""
-        from nbxtensor.dtype.convert import convert
-
         array = self.numpy()
         exact = dtype_kind(self.dtype) == "float" and np.dtype(numpy_dtype(self.dtype)).kind != "f"
         return convert(np.ascontiguousarray(array), self.dtype, "float32") if exact else array
@@ -261,7 +262,7 @@ class Tensor(Operators):
         Raises:
             ShapeError: The shapes differ in their number of elements.
         """
-        wanted = shapes.infer_shape(_extents(shape), self.size, op="reshape")
+        wanted = shapes.infer_shape(self.shape, _extents(shape))
         strides = shapes.view_strides(self.shape, self.strides, wanted)
         return self.copy().reshape(wanted) if strides is None else self._view(wanted, strides)
 
@@ -271,7 +272,7 @@ class Tensor(Operators):
         Raises:
             ShapeError: It would need one, or the numbers of elements differ.
         """
-        wanted = shapes.infer_shape(_extents(shape), self.size, op="view")
+        wanted = shapes.infer_shape(self.shape, _extents(shape))
         strides = shapes.view_strides(self.shape, self.strides, wanted)
         if strides is None:
             raise ShapeError(
@@ -400,9 +401,7 @@ class Tensor(Operators):
 
     def copy(self) -> Tensor:
         """Return the elements in fresh memory, packed row-major."""
-        from nbxtensor.ops.layout.op import copy
-
-        return copy(self)
+        return layout.copy(self)
 
     def contiguous(self) -> Tensor:
         """Return the tensor itself where its elements are packed row-major, else `copy`."""
@@ -413,7 +412,23 @@ class Tensor(Operators):
 
         Args:
             target: A dtype name or alias, or a device ("cpu", "cuda:1", a `Device`).
-        """
-        from nbxtensor.tensor.transfer import to
 
-        return to(self, target)
+        Raises:
+            MissingFactError: ``target`` is neither a dtype of the table nor a device of an installed backend.
+        """
+        if isinstance(target, str):
+            try:
+                name = canonical(target)
+            except UnknownDtypeError:
+                return self._moved(open_device(target))
+            return self if name == self.dtype else self.astype(name)
+        return self._moved(target)
+
+    def _moved(self, where: Device) -> Tensor:
+        if self.device is where:
+            return self
+        host = np.ascontiguousarray(self.numpy()).reshape(-1)
+        storage = where.allocator.allocate(host.nbytes)
+        if host.nbytes:
+            where.backend.memory(where.index).copy_in(storage.address, host.view(np.uint8).data)
+        return Tensor(storage, self._spec.packed(), 0, where)

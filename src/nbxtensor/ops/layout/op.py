@@ -230,7 +230,7 @@ def _pad_launches(call: Call) -> tuple[Launch, ...]:
         corner = sum(widths[i][0] * out.strides[i] for i in range(axis))
         for width, start in ((before, 0), (after, before + x.shape[axis])):
             shape[axis] = width
-            if shapes.numel(shape):
+            if shapes.numel(tuple(shape)):
                 launches.extend(_fill_launches(call, tuple(shape), corner + start * out.strides[axis]))
     return tuple(launches)
 

@@ -39,7 +39,7 @@ def _result(call: Call, shape: tuple[int, ...]) -> Spec:
 
 
 def _matmul_shape(op: str, x: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, ...]:
-    if not x or not y:
+    if min(len(x), len(y)) == 0:
         raise ShapeError(f"{op}: operands of one axis or more. Got shapes {x} and {y}.")
     inner = y[-2] if len(y) > 1 else y[0]
     if x[-1] != inner:
@@ -107,7 +107,10 @@ def _matmul_reference(
     x: Array, y: Array, *, dtype: str | None = None, epilogue: Expression | None = None,
     extras: Sequence[Array] = (), scalars: Sequence[float] = (),
 ) -> Array:  # fmt: skip
-    return _finished(np.matmul(_exact(x), _exact(y)), epilogue, extras, scalars)
+    product = np.matmul(_exact(x), _exact(y))
+    if product.dtype.kind == "i":  # sums wrap around in the result's width
+        product = product.astype(dtype or np.result_type(x, y))
+    return _finished(product, epilogue, extras, scalars)
 
 
 def _linear_reference(
