@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from nbxtensor.backend.cpu.ir import Builder
-from nbxtensor.backend.cpu.microkernel_arithmetic import NBYTES, Arithmetic, Matrix, arithmetic, at, offset
-from nbxtensor.backend.cpu.microkernel_blocks import Strip, multiply_rows, row_blocks, strip_vectors
+from nbxtensor.backend.cpu.microkernel_arithmetic import NBYTES, Arithmetic, Matrix, arithmetic, at, offset, tiles
+from nbxtensor.backend.cpu.microkernel_blocks import Rows, Strip, multiply_rows, row_blocks, strip_vectors
 from nbxtensor.backend.cpu.microkernel_copies import (
     copied_row_nbytes,
-    copied_strip_nbytes,
     copy_rows,
     copy_strip,
+    excess_rows,
+    strip_copy,
 )
+from nbxtensor.backend.cpu.microkernel_tiles import SHAPE_NBYTES, STRIP_WIDTH, multiply_tiles
 from nbxtensor.errors import ArgumentError
 
 __all__ = ["Matrix", "gemm", "scratch_nbytes"]
 
+_FEW_ROWS = 6  # up to here a product is as fast as W is read: it is widened, not copied
 _NARROW_ROW_NBYTES = 1024  # a row of W up to this long is walked in place: few pages, no two rows in one cache set
 
 
@@ -41,8 +45,8 @@ def scratch_nbytes(
     65536
     """
     _check_extents(m, n, k)
-    how = arithmetic(elements, level, features)
-    return _strip_nbytes(how, n, k) + (m * copied_row_nbytes(how, k) if _copies_a(how, k, elements[0]) else 0)
+    ways = {_how(rows, elements, level, features) for rows in (m, "")}
+    return max(_copied_nbytes(how, n, k) + m * _nbytes_of_row(how, k, elements[0]) for how in ways)
 
 
 def gemm(
@@ -83,40 +87,77 @@ def gemm(
         ArgumentError: When an extent is not positive, or C has another element than the sums.
     """
     _check_extents(1 if isinstance(m, str) else m, n, k)
-    how = arithmetic((a.element, w.element), level, features)
+    how = _how(m, (a.element, w.element), level, features)
     if c.element != how.sum:
         raise ArgumentError(
             f"gemm: C holds the sums of {a.element} by {w.element}. Got {c.element}. {how.sum} is accepted."
         )
-    if _copies_a(how, k, a.element):
-        a = copy_rows(b, how, m, k, a, at(b, scratch, "i8", str(_strip_nbytes(how, n, k))))
+    if w.depth not in (1, how.depth):
+        raise ArgumentError(
+            f"gemm: rows of W are interleaved as they are multiplied. Got {w.depth}. 1 or {how.depth} are accepted."
+        )
+    rows = _rows(b, how, m, k, a, c, at(b, scratch, "i8", str(_copied_nbytes(how, n, k))))
 
     def strip(column: str, width: int) -> list[str]:
-        copies = _copies_w(how, m, width, w)
-        source = replace(w, pointer=at(b, w.pointer, w.element, column))
-        part = Strip(
-            width, source, replace(w, pointer=at(b, w.pointer, w.element, _following(b, n, k, w, column, width)))
-        )
-        if copies and (how.depth > 1 or isinstance(m, str)):
+        there = offset(b, (column, str(w.depth)))
+        source = replace(w, pointer=at(b, w.pointer, w.element, there))
+        following = replace(w, pointer=at(b, w.pointer, w.element, _following(b, n, k, w, column, width)))
+        part = Strip(width, source, following)
+        if how.padded > 1 and (w.depth != how.depth or k % (how.depth * how.padded)):
             part = replace(part, w=copy_strip(b, how, k, source, width, scratch))
-        elif copies:
-            part = replace(part, copy=Matrix(scratch, str(-(-width // how.lanes) * how.lanes), how.w))
-        multiply_rows(b, how, m, k, a, part, replace(c, pointer=at(b, c.pointer, c.element, column)))
+        elif _copies_w(how, m, width, w):
+            if isinstance(m, str):
+                part = replace(part, w=copy_strip(b, how, k, source, width, scratch))
+            else:
+                part = replace(part, copy=strip_copy(how, width, scratch))
+        beside = replace(rows, c=replace(c, pointer=at(b, c.pointer, c.element, column)))
+        if how.padded > 1:
+            multiply_tiles(b, how, m, k, beside, part, at(b, scratch, "i8", str(_strip_nbytes(how, n, k))))
+        else:
+            multiply_rows(b, how, m, k, beside, part)
         return []
 
+    _each_strip(b, n, _widths(how, n), strip)
+
+
+def _rows(b: Builder, how: Arithmetic, m: int | str, k: int, a: Matrix, c: Matrix, scratch: str) -> Rows:
+    """Return the rows as they are multiplied, copied to ``scratch`` where they must be."""
+    excess = ""
+    if how.w == "u8":
+        kept = copied_row_nbytes(how, k) if _copies_a(how, k, a.element) else 0
+        excess = at(b, scratch, "i8", offset(b, (str(m), str(kept))))
+        excess_rows(b, m, k, a, excess)
+    if _copies_a(how, k, a.element):
+        a = copy_rows(b, how, m, k, a, scratch)
+    return Rows(a, c, excess)
+
+
+def _each_strip(b: Builder, n: int, widths: list[int], write: Callable[[str, int], list[str]]) -> None:
+    """Write all strips: loops over those of one width, the last cut off at ``n`` columns."""
     column = 0
-    widths = [vectors * how.lanes for vectors in strip_vectors(how, n)]
     for width in dict.fromkeys(widths):
         whole = widths.count(width) - (width == widths[-1] and sum(widths) > n)
         if whole > 1:
             end = column + whole * width
-            b.loop(str(column), str(end), str(width), lambda i, _, width=width: strip(i, width))
+            b.loop(str(column), str(end), str(width), lambda i, _, width=width: write(i, width))
             column = end
         elif whole:
-            strip(str(column), width)
+            write(str(column), width)
             column += width
     if column < n:
-        strip(str(column), n - column)
+        write(str(column), n - column)
+
+
+def _widths(how: Arithmetic, n: int) -> list[int]:
+    if how.padded > 1:
+        return [STRIP_WIDTH] * -(-n // STRIP_WIDTH)
+    return [vectors * how.lanes for vectors in strip_vectors(how, n)]
+
+
+def _how(m: int | str, elements: tuple[str, str], level: str, features: frozenset[str]) -> Arithmetic:
+    if isinstance(m, int) and m <= _FEW_ROWS:
+        return arithmetic(elements, level, features - {"avx512bf16"})
+    return tiles(elements, level, features) or arithmetic(elements, level, features)
 
 
 def _check_extents(m: int, n: int, k: int) -> None:
@@ -125,29 +166,40 @@ def _check_extents(m: int, n: int, k: int) -> None:
 
 
 def _strip_nbytes(how: Arithmetic, n: int, k: int) -> int:
-    return copied_strip_nbytes(how, k, max(strip_vectors(how, n)))
+    widest = min(max(_widths(how, n)), -(-n // how.lanes) * how.lanes)
+    return how.steps(k) * widest * how.depth * NBYTES[how.w]
+
+
+def _copied_nbytes(how: Arithmetic, n: int, k: int) -> int:
+    return _strip_nbytes(how, n, k) + (SHAPE_NBYTES if how.padded > 1 else 0)
+
+
+def _nbytes_of_row(how: Arithmetic, k: int, element: str) -> int:
+    copied = copied_row_nbytes(how, k) if _copies_a(how, k, element) else 0
+    return copied + (NBYTES["i32"] if how.w == "u8" else 0)
 
 
 def _following(b: Builder, n: int, k: int, w: Matrix, column: str, width: int) -> str:
-    """Return the offset of the strip that is read after the one at ``column``.
+    """Return the offset in W of the strip that is read after the one at ``column``.
 
     It is the one to the right, and after the last of them the first of the next block of k (in a packed panel also the
     next panel).
     """
-    right, below = offset(b, (column, "1"), ("1", str(width))), offset(b, (str(k), w.row))
-    if right.isdigit():
-        return right if int(right) < n else below
-    inside = b.pure(f"icmp slt i64 {right}, {n}")
+    next_column = offset(b, (column, "1"), ("1", str(width)))
+    right, below = offset(b, (next_column, str(w.depth))), offset(b, (str(k // w.depth), w.row))
+    if next_column.isdigit():
+        return right if int(next_column) < n else below
+    inside = b.pure(f"icmp slt i64 {next_column}, {n}")
     return b.pure(f"select i1 {inside}, i64 {right}, i64 {below}")
 
 
 def _copies_a(how: Arithmetic, k: int, element: str) -> bool:
-    return element != how.a or k % how.depth != 0
+    return element != how.a or k % (how.depth * how.padded) != 0
 
 
 def _copies_w(how: Arithmetic, m: int | str, width: int, w: Matrix) -> bool:
-    if how.depth > 1:
-        return True
-    if isinstance(m, int) and len(row_blocks(how, m, width)) == 1:
+    if how.padded > 1 or (isinstance(m, int) and len(row_blocks(how, m, width)) == 1):
         return False
-    return w.element != how.w or not w.row.isdigit() or int(w.row) * NBYTES[w.element] > _NARROW_ROW_NBYTES
+    if w.element != how.w or w.depth != how.depth or not w.row.isdigit():
+        return True
+    return int(w.row) * NBYTES[w.element] > _NARROW_ROW_NBYTES
