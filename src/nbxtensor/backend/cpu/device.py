@@ -1,0 +1,236 @@
+"""The CPU as a device: kernels compiled to machine code, run by a team of threads on host memory."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from nbxtensor.backend import device_files
+from nbxtensor.backend.contract import Bound, Compiled, KernelRequest
+from nbxtensor.backend.cpu import levels, measure, pool
+from nbxtensor.backend.cpu.forks import in_child
+from nbxtensor.backend.cpu.host import HostMemory
+from nbxtensor.backend.cpu.host_kernel import HostKernel
+from nbxtensor.backend.cpu.host_replay import HostReplay
+from nbxtensor.backend.cpu.kernel_cache import KernelCache
+from nbxtensor.backend.cpu.kernel_source import constant_values, generator_digest, kernel_function, kernel_key
+from nbxtensor.backend.cpu.launch_table import host_kernel, launch_table, workers_for
+from nbxtensor.backend.cpu.native import Native
+from nbxtensor.backend.cpu.runtime import has_futex, runtime_text
+from nbxtensor.backend.cpu.team import Scratch, Team
+from nbxtensor.errors import ArgumentError, MissingFactError, UnsupportedError
+from nbxtensor.op import Target
+from nbxtensor.settings import settings
+
+__all__ = ["CpuBackend"]
+
+
+class CpuBackend:
+    """The processor this process runs on, as one device.
+
+    A launch is done when it returns. It runs on the calling thread alone, or, where that pays, its programs are cut
+    into one contiguous range per thread of the pool (`pool.threads`); results do not depend on the cut. Two threads may
+    launch at once: what one thread runs alone goes on beside it, split launches take turns.
+
+    Attributes:
+        name: "cpu".
+    """
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self._memory = HostMemory()
+        self._cache = KernelCache()
+        self._compiled: dict[tuple[str, str, frozenset[str]], Compiled] = {}
+        self._scratch = Scratch()
+        self._forget()
+        in_child(self._forget)
+        self._runtime: tuple[Native, Team] | None = None
+        self._cores = pool.measured_threads()  # asking takes longer than a launch
+
+    def _forget(self) -> None:
+        self._starting = threading.Lock()  # after a fork a thread that is gone may hold the old one
+
+    def count(self) -> int:
+        """Return 1."""
+        return 1
+
+    def target(self, index: int = 0) -> Target:
+        """Return the level and the features of this processor; its facts are the level's and what was measured on it.
+
+        Raises:
+            MissingFactError: ``index`` is not 0, or the processor has no level that kernels are compiled for.
+        """
+        self._only(index)
+        level = levels.detect()
+        facts = {**device_files.facts(self.name, level.replace("-", "_")), **self.measured_facts()}
+        return Target(self.name, level, levels.features(), MappingProxyType(facts))
+
+    def measured_facts(self, *, create: bool = False) -> Mapping[str, Any]:
+        """Return the numbers measured on this kind of processor with the pool's number of threads.
+
+        They are measured once and kept in the cache directory; empty where that has not happened.
+
+        Args:
+            create: Whether to measure what was not measured before, which keeps the processor busy for half a second.
+        """
+        workers = self._threads()
+        facts = measure.stored_facts(workers)
+        if not facts and create:
+            from nbxtensor.backend.cpu.codegen import object_code
+
+            facts = measure.measure(workers, object_code, self.load, self.record)
+            measure.write_facts(facts, workers)
+        return facts
+
+    def memory(self, index: int = 0) -> HostMemory:
+        """Return the host's memory.
+
+        Raises:
+            MissingFactError: ``index`` is not 0.
+        """
+        self._only(index)
+        return self._memory
+
+    def compile(self, request: KernelRequest, target: Target) -> Compiled:
+        """Compile a kernel, or take it from memory or from the cache on disk, which needs no Triton loaded.
+
+        The target need not be this machine's.
+
+        Raises:
+            ArgumentError: The target is one of another backend, or the request does not fit the kernel.
+            CompileError: The kernel cannot be found or compiled.
+        """
+        if target.backend != self.name:
+            raise ArgumentError(f"{request.name}: compiled for a target of the CPU. Got one of {target.backend!r}.")
+        place = (repr(request), target.arch, target.features)
+        found = self._compiled.get(place)
+        if found is None:
+            key = kernel_key(request, target)
+            found = self._cache.read(key)
+            if found is None:
+                found = _compile(request, target)
+                self._cache.write(key, found)
+            self._compiled[place] = found
+        return found
+
+    def load(self, compiled: Compiled, index: int = 0) -> HostKernel:
+        """Make a compiled kernel ready to launch.
+
+        Raises:
+            MissingFactError: ``index`` is not 0.
+            UnsupportedError: It was compiled for instructions that this processor lacks.
+            CompileError: Its code is no object of this architecture.
+        """
+        self._only(index)
+        arch, wanted = str(compiled.metadata["arch"]), frozenset[str](compiled.metadata["features"])
+        _check_runs(compiled.name, arch, wanted)
+        return HostKernel(compiled)
+
+    def launch(self, bound: Bound, index: int = 0) -> None:
+        """Run one launch and wait until it is done.
+
+        Raises:
+            MissingFactError: ``index`` is not 0.
+            ArgumentError: A kernel of another backend, a negative grid, or values the kernel does not take.
+        """
+        self._only(index)
+        kernel = host_kernel(bound)
+        workers = workers_for(bound, self._threads())
+        native, team = self._runtime or self._start()
+        if workers == 1:
+            native.inline(kernel.single(bound.grid, bound.arguments), self._scratch.pointer(kernel.scratch_nbytes))
+        else:
+            team.run(launch_table((bound,), workers)[0], workers, kernel.scratch_nbytes)
+
+    def record(self, launches: Sequence[Bound], index: int = 0) -> HostReplay:
+        """Return the launches as one object that replays them without allocating.
+
+        Raises:
+            MissingFactError: ``index`` is not 0.
+            ArgumentError: As `launch`.
+        """
+        self._only(index)
+        native, team = self._runtime or self._start()
+        return HostReplay(launches, native, team, self._scratch, self._threads)
+
+    def synchronize(self, index: int = 0) -> None:
+        """Return at once: a launch is done when it returns.
+
+        Raises:
+            MissingFactError: ``index`` is not 0.
+        """
+        self._only(index)
+
+    def runtime(self) -> Compiled:
+        """Return the compiled loops that run launches: a bundle carries them, for a process that cannot compile."""
+        text = runtime_text(futex=has_futex())
+        arch = levels.detect()
+        key = hashlib.sha256("\n".join((text, arch, generator_digest())).encode()).hexdigest()
+        found = self._cache.read(key)
+        if found is None:
+            from nbxtensor.backend.cpu.codegen import object_code
+
+            found = Compiled("nbxtensor runtime", object_code(text, arch), (), {"arch": arch, "features": []})
+            self._cache.write(key, found)
+        return found
+
+    def use_runtime(self, compiled: Compiled) -> None:
+        """Run launches by these loops, which `runtime` returned in another process, unless they are loaded already.
+
+        Raises:
+            UnsupportedError: They were compiled for instructions that this processor lacks.
+        """
+        _check_runs(compiled.name, str(compiled.metadata["arch"]), frozenset())
+        with self._starting:
+            if self._runtime is None:
+                self._runtime = self._loaded(compiled)
+
+    def _start(self) -> tuple[Native, Team]:
+        with self._starting:
+            if self._runtime is None:
+                self._runtime = self._loaded(self.runtime())
+            return self._runtime
+
+    def _loaded(self, compiled: Compiled) -> tuple[Native, Team]:
+        native = Native(compiled.binary, futex=has_futex())
+        return native, Team(native)
+
+    def _threads(self) -> int:
+        return settings().threads or self._cores
+
+    def _only(self, index: int) -> None:
+        if index != 0:
+            raise MissingFactError(f"device cpu:{index}", "The CPU is one device, cpu:0.")
+
+
+def _compile(request: KernelRequest, target: Target) -> Compiled:
+    from nbxtensor.backend.cpu import codegen, frontend  # only a cold start pays for the code generator
+
+    signature = {name: kind.replace("@", ":") for name, kind in request.signature.items()}
+    function = kernel_function(request)
+    constants = constant_values(request)
+    text = frontend.ttir(function, signature | dict.fromkeys(constants, "constexpr"), constants)
+    made = codegen.compile_ttir(text, target.arch, target.features)
+    metadata = {
+        "arch": target.arch,
+        "features": sorted(target.features),
+        "scratch_nbytes": made.scratch_nbytes,
+    }
+    parameters = tuple((name, request.signature[name]) for name in function.arg_names if name in request.signature)
+    return Compiled(made.name, made.object, parameters, metadata)
+
+
+def _check_runs(name: str, arch: str, wanted: frozenset[str]) -> None:
+    here = levels.detect()
+    order = list(levels.LEVELS)
+    runs = arch in order and order.index(arch) >= order.index(here) and arch.partition("-")[0] == here.partition("-")[0]
+    if not runs or not wanted <= levels.features():
+        missing = ", ".join(sorted(wanted - levels.features())) or arch
+        raise UnsupportedError(
+            f"{name}: code runs on a processor that has its instructions. Got {missing}; this one is {here}. "
+            "Compile it for this processor's target."
+        )

@@ -1,0 +1,175 @@
+"""Numbers of this processor, measured by running it, kept in a file beside the compiled kernels."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import platform
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nbxtensor.backend.contract import Bound, Compiled, LoadedKernel, Replay
+from nbxtensor.backend.cpu import levels
+from nbxtensor.backend.cpu.pages import Pages
+from nbxtensor.backend.cpu.probes import PRODUCTS, SCRATCH_NBYTES, operations, probe_names, probes_text
+from nbxtensor.settings import cache_directory
+
+__all__ = ["facts_path", "measure", "processor_name", "stored_facts", "write_facts"]
+
+_FORMAT = 1
+_RUN_NS = 3e6  # what one timed run takes, long beside the clock and the start of a team
+_RUNS = 4  # the best counts: everything else on the machine only slows a run down
+_MEMORY_NBYTES = 256 << 20
+_VECTOR = ("float32", "float64")
+
+Record = Callable[[Sequence[Bound]], Replay]
+
+
+def processor_name() -> str:
+    """Return what this processor calls itself, or the name of its architecture where it does not say."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def facts_path(workers: int) -> Path:
+    """Return the file of what was measured on this kind of processor with so many workers."""
+    name = re.sub(r"[^a-z0-9]+", "-", processor_name().lower()).strip("-")
+    return cache_directory() / "measured" / f"{name}-{workers}.yml"
+
+
+def stored_facts(workers: int) -> Mapping[str, Any]:
+    """Return the facts that `write_facts` kept for this processor and number of workers; empty when there are none."""
+    try:
+        text = facts_path(workers).read_text(encoding="utf-8")
+        document = yaml.safe_load(text)
+    except (OSError, yaml.YAMLError):
+        return {}
+    if not isinstance(document, dict) or document.get("format") != _FORMAT or document.get("level") != levels.detect():
+        return {}
+    return document["facts"]
+
+
+def write_facts(facts: Mapping[str, Any], workers: int) -> None:
+    """Keep facts for `stored_facts`, with the date and the versions that measured them.
+
+    Raises:
+        OSError: The cache directory cannot be written.
+    """
+    document = {
+        "format": _FORMAT,
+        "processor": processor_name(),
+        "level": levels.detect(),
+        "workers": workers,
+        "date": datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat(),
+        "versions": {"nbxtensor": importlib.metadata.version("nbxtensor"), "system": platform.release()},
+        "facts": dict(facts),
+    }
+    path = facts_path(workers)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{time.monotonic_ns()}")
+    temporary.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    temporary.replace(path)
+
+
+def measure(
+    workers: int,
+    compile_object: Callable[[str, str, frozenset[str]], bytes],
+    load: Callable[[Compiled], LoadedKernel],
+    record: Record,
+) -> dict[str, Any]:
+    """Measure this processor with ``workers`` threads, in about half a second.
+
+    Args:
+        workers: Threads that `record` splits launches over.
+        compile_object: LLVM IR text, level and features to an object.
+        load: A compiled kernel to one that can be launched.
+        record: Launches to an object that replays them.
+
+    Returns:
+        Facts by name. Of the whole device: "memory.copy_bandwidth" (bytes read plus bytes written, per second),
+        "memory.read_bandwidth", "memory.l2_bandwidth", "memory.l2_nbytes" (where the system tells),
+        "rates.matrix.<dtype>" and "rates.vector.<dtype>" (operations per second, those of a multiplication and an
+        addition counting two), "launch.seconds" (of a recorded launch that does nothing), "workers".
+    """
+    level, features = levels.detect(), levels.features()
+    probe = _Probes(workers, compile_object(probes_text(level, features), level, features), load, record)
+    facts: dict[str, Any] = {"workers": workers}
+    for dtype in PRODUCTS:
+        facts[f"rates.matrix.{dtype}"] = probe.arithmetic(dtype, operations(dtype, level, features))
+    for dtype in _VECTOR:
+        facts[f"rates.vector.{dtype}"] = facts[f"rates.matrix.{dtype}"]
+    memory = Pages(_MEMORY_NBYTES + SCRATCH_NBYTES)
+    memory.advise_huge(0, _MEMORY_NBYTES)
+    half = _MEMORY_NBYTES // 2
+    facts["memory.copy_bandwidth"] = probe.copying(memory.address, memory.address + half, half)
+    facts["memory.read_bandwidth"] = probe.reading(memory.address, _MEMORY_NBYTES)
+    cache = _l2_nbytes()
+    if cache is not None:
+        part = min(cache // 4 * workers, half)  # source and target fill half of each worker's cache
+        facts["memory.l2_nbytes"] = cache * workers
+        facts["memory.l2_bandwidth"] = probe.copying(memory.address, memory.address + half, part, turns=50)
+    facts["launch.seconds"] = probe.launching()
+    return facts
+
+
+class _Probes:
+    def __init__(self, workers: int, code: bytes, load: Callable[[Compiled], LoadedKernel], record: Record) -> None:
+        self.workers = workers
+        self.record = record
+        metadata = {"scratch_nbytes": SCRATCH_NBYTES, "arch": levels.detect(), "features": sorted(levels.features())}
+        forms = {"read": ("*i8", "i64"), "copy": ("*i8", "i64", "*i8"), "nothing": ()}
+        self.kernels = {
+            name: load(
+                Compiled(name, code, tuple((f"p{i}", t) for i, t in enumerate(forms.get(name, ("i64",)))), metadata)
+            )
+            for name in probe_names()
+        }
+
+    def seconds(self, name: str, arguments: tuple[int, ...], turns: int = 1) -> float:
+        """Return the least time of ``turns`` launches, every worker running one program of each."""
+        replay = self.record([Bound(self.kernels[name], (self.workers, 1, 1), arguments)] * turns)
+        best = float("inf")
+        for _ in range(_RUNS):
+            began = time.perf_counter_ns()
+            replay.run()
+            best = min(best, time.perf_counter_ns() - began)
+        return best * 1e-9
+
+    def arithmetic(self, dtype: str, operations_per_turn: int) -> float:
+        turns = 2000
+        while True:
+            seconds = self.seconds(f"multiply_{dtype}", (turns,))
+            if seconds * 1e9 >= _RUN_NS:
+                return turns * operations_per_turn * self.workers / seconds
+            turns = int(turns * max(2.0, 1.3 * _RUN_NS / (seconds * 1e9)))
+
+    def reading(self, source: int, nbytes: int) -> float:
+        part = nbytes // self.workers // 512 * 512
+        return part * self.workers / self.seconds("read", (source, part))
+
+    def copying(self, target: int, source: int, nbytes: int, turns: int = 1) -> float:
+        part = nbytes // self.workers // 512 * 512
+        return 2 * part * self.workers * turns / self.seconds("copy", (source, part, target), turns)
+
+    def launching(self) -> float:
+        turns = 500
+        return self.seconds("nothing", (), turns) / turns
+
+
+def _l2_nbytes() -> int | None:
+    """Return the bytes of one core's second-level cache, where the system tells."""
+    try:
+        text = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text(encoding="ascii")
+    except OSError:
+        return None
+    found = re.fullmatch(r"(\d+)K\s*", text)
+    return int(found[1]) * 1024 if found else None
