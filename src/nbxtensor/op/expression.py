@@ -10,7 +10,7 @@ import numpy as np
 
 from nbxtensor.dtype.itemsize import numpy_dtype
 from nbxtensor.errors import ArgumentError
-from nbxtensor.op.launch import Source
+from nbxtensor.op.launch import Number, Source
 
 __all__ = ["Expression", "Scalar", "Step"]
 
@@ -71,6 +71,25 @@ class Expression:
         """Return the dtype of value ``value``."""
         count = len(self.inputs)
         return self.inputs[value] if value < count else self.steps[value - count].dtype
+
+    def numbers(self, values: Sequence[float]) -> tuple[Number, ...]:
+        """Return the launch arguments that hold the scalars' ``values``, each of a dtype its function's fits in."""
+        dtypes = {
+            argument.index: argument.dtype
+            for step in self.steps
+            for argument in step.arguments
+            if isinstance(argument, Scalar)
+        }
+        found: list[Number] = []
+        for index, value in enumerate(values):
+            dtype = dtypes.get(index, "float32")
+            if dtype == "bool":
+                found.append(Number(int(bool(value)), "int32"))
+            elif dtype.startswith(("int", "uint")):
+                found.append(Number(int(value), dtype))
+            else:
+                found.append(Number(float(value), "float64" if dtype == "float64" else "float32"))
+        return tuple(found)
 
     def then(self, following: Expression, value: int) -> Expression:
         """Return this expression with ``following`` applied to its result.

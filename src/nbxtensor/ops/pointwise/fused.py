@@ -11,7 +11,7 @@ import numpy as np
 
 from nbxtensor import shape as shapes
 from nbxtensor.errors import ArgumentError
-from nbxtensor.op import Call, Cost, Expression, Kernel, Launch, Number, Op, Pointwise, Scalar, Spec, Step
+from nbxtensor.op import Call, Cost, Expression, Kernel, Launch, Op, Pointwise, Scalar, Spec, Step
 from nbxtensor.ops.pointwise import generate
 
 __all__ = ["expression_of", "fused", "operands_of", "pointwise_kernel", "scalars_of"]
@@ -89,29 +89,9 @@ def pointwise_kernel(
 
     def launch(call: Call) -> tuple[Launch, ...]:
         expression, operands, scalars = plan(call)
-        return generate.launches(name, call, expression, operands, numbers(expression, scalars))
+        return generate.launches(name, call, expression, operands, expression.numbers(scalars))
 
     return Kernel(name, cost, launch)
-
-
-def numbers(expression: Expression, values: Sequence[float]) -> tuple[Number, ...]:
-    """Return the launch arguments that hold the scalars of ``expression``."""
-    dtypes = {
-        argument.index: argument.dtype
-        for step in expression.steps
-        for argument in step.arguments
-        if isinstance(argument, Scalar)
-    }
-    found: list[Number] = []
-    for index, value in enumerate(values):
-        dtype = dtypes[index]
-        if dtype == "bool":
-            found.append(Number(int(bool(value)), "int32"))
-        elif dtype.startswith(("int", "uint")):
-            found.append(Number(int(value), dtype))
-        else:
-            found.append(Number(float(value), "float64" if dtype == "float64" else "float32"))
-    return tuple(found)
 
 
 @functools.lru_cache(maxsize=1024)
