@@ -65,7 +65,7 @@ class Control:
         if op.attributes.get("unsigned") == "true":
             raise self.state.error("a loop counts in signed integers", op.line, "scf.for without unsigned is accepted")
         counter, *arguments = block.arguments
-        yielded = block.ops[-1].operands if block.ops[-1].name == "scf.yield" else ()
+        yielded = block.ops[-1].operands
         carried = [_Carried(*c) for c in zip(op.operands[3:], arguments, op.results, strict=True)]
         self.prepare(carried, yielded)
 

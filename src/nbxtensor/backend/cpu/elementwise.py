@@ -298,7 +298,7 @@ def _cast(site: _Site, value: str, source: str, target: str) -> str:
         ARITHMETIC[source],
         ARITHMETIC[target],
         site.lanes,
-        unsigned_source=site.name == "arith.uitofp" or source == "i1",
+        unsigned_source=site.name == "arith.uitofp",
         unsigned_target=site.name == "arith.fptoui",
         rounding=rounding,
     )

@@ -11,7 +11,7 @@ from nbxtensor.backend.cpu.affine import ZERO, Fact, Integer, Poly
 from nbxtensor.backend.cpu.state import BYTES, LLVM, Buffer, Index, Operand, Pointer, Register, State, bits
 from nbxtensor.backend.cpu.ttir import Op, Type, Value
 
-__all__ = ["Evaluation", "Place", "source_index"]
+__all__ = ["FORMULAS", "Evaluation", "Place", "source_index"]
 
 _LIMIT = 1 << 31  # a coefficient beyond it is no index: such integers are computed as bits
 _TRUE = Register("true", "i1")
@@ -312,6 +312,18 @@ class Evaluation:
             return Pointer(scalar, Integer(ZERO))
         return Register(scalar, self.state.element(value.type))
 
+    def _range(self, op: Op, value: Value, place: Place) -> Operand:
+        """A range where the index is a number of its own in each lane."""
+        element = value.type.element
+        number = self.state.register(place.index[0], element, place.lanes)
+        kind = LLVM[element]
+        wide = f"<{number.lanes} x {kind}>" if number.lanes else kind
+        text = number.value
+        if LLVM[number.element] != kind:
+            text = self.b.pure(f"{'trunc' if bits(number.element) > bits(element) else 'sext'} {number.type} {text} to {wide}")
+        start = self.b.splat(op.attributes["start"], kind, number.lanes)
+        return Register(self.b.pure(f"add {wide} {text}, {start}"), element, number.lanes)
+
     def _constant(self, op: Op, value: Value, place: Place) -> Operand:
         numbers = op.constant()
         element = self.state.element(value.type)
@@ -383,6 +395,7 @@ class Evaluation:
     _SPECIAL: dict[str, Callable[[Evaluation, Op, Value, Place], Operand]] = {
         "tt.addptr": _addptr,
         "tt.splat": _splat,
+        "tt.make_range": _range,
         "arith.constant": _constant,
         "tt.load": _load,
         "tt.reshape": _reshape,
@@ -392,6 +405,12 @@ class Evaluation:
         "arith.cmpi": _compare,
     }
 
+
+FORMULAS = frozenset(
+    "tt.addptr tt.splat tt.load tt.reshape tt.join tt.split tt.bitcast tt.expand_dims tt.broadcast tt.trans "
+    "tt.make_range arith.constant arith.cmpi".split()
+)
+"""Ops on blocks that are evaluated where they are read, beside the elementwise ones."""
 
 _AFFINE = frozenset(
     "arith.addi arith.subi arith.muli arith.shli arith.divsi arith.divui arith.remsi arith.remui".split()

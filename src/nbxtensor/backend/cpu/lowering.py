@@ -10,16 +10,32 @@ from nbxtensor.backend.cpu import elementwise, memory_access, ttir
 from nbxtensor.backend.cpu.affine import Fact
 from nbxtensor.backend.cpu.control import Control
 from nbxtensor.backend.cpu.domains import Domain, axes, conditions, vector_axis
-from nbxtensor.backend.cpu.evaluation import Evaluation, Place
+from nbxtensor.backend.cpu.evaluation import FORMULAS, Evaluation, Place
 from nbxtensor.backend.cpu.ir import Builder
 from nbxtensor.backend.cpu.keeping import Keeping, lazy
 from nbxtensor.backend.cpu.materialize import Materializer
+from nbxtensor.backend.cpu.movement import cat, gather, histogram
 from nbxtensor.backend.cpu.products import Products
 from nbxtensor.backend.cpu.reduction import reduce
+from nbxtensor.backend.cpu.scan import scan
 from nbxtensor.backend.cpu.state import BYTES, LLVM, Register, State, bits
 
 __all__ = ["Lowered", "lower"]
 
+_FORMULAS = elementwise.NAMES | FORMULAS
+_REFUSED = {
+    name: f"{what}; a kernel without it is accepted"
+    for name, what in {
+        "tt.print": "Nothing is printed from a kernel",
+        "tt.assert": "Nothing is asserted in a kernel",
+        "tt.extern_elementwise": "Functions of a device's library are not known here; tl.math has its own",
+        "tt.elementwise_inline_asm": "Assembly belongs to one device",
+        "tt.atomic_rmw": "Programs do not write one element together",
+        "tt.atomic_cas": "Programs do not write one element together",
+        "tt.call": "Every call is inlined before this",
+        "tt.dot_scaled": "Scaled products are not lowered",
+    }.items()
+}
 _IGNORED = frozenset({"tt.return", "llvm.intr.assume", "gpu.barrier", "ttg.barrier", "ttg.local_barrier"})
 
 
@@ -60,6 +76,20 @@ class _Lowering:
         self.control = Control(self.materializer, self.ops)
         self.products = Products(self.materializer, self.control.targets)
         self.path: list[str] = []
+        self.handlers: dict[str, Callable[[ttir.Op], None]] = {
+            "tt.store": self.store,
+            "tt.dot": self.products.dot,
+            "tt.reduce": functools.partial(reduce, self.materializer),
+            "tt.scan": functools.partial(scan, self.materializer),
+            "tt.gather": functools.partial(gather, self.materializer),
+            "tt.histogram": functools.partial(histogram, self.materializer),
+            "tt.cat": functools.partial(cat, self.materializer),
+            "tt.get_program_id": self.program_id,
+            "tt.get_num_programs": self.num_programs,
+            "scf.for": self.control.for_,
+            "scf.while": self.control.while_,
+            "scf.if": self.control.if_,
+        }
 
     def run(self) -> Lowered:
         state, b = self.state, self.b
@@ -158,24 +188,25 @@ class _Lowering:
     def op(self, op: ttir.Op) -> None:
         if op.name in _IGNORED:
             return
-        if op.name == "tt.store":
-            self.store(op)
-        elif op.name == "tt.reduce":
-            reduce(self.materializer, op)
-        elif op.name == "tt.dot":
-            self.products.dot(op)
-        elif op.name == "tt.get_program_id":
-            value = self.b.pure(f"trunc i64 {self.ids[op.attributes['axis']]} to i32")
-            self.define(op, value, Fact(low=0))
-        elif op.name == "tt.get_num_programs":
-            axis = op.attributes["axis"]
-            if axis == "z":
-                raise self.state.error("num_programs is known", "axis 2", "Axes 0 and 1 are accepted")
-            self.define(op, self.b.pure(f"trunc i64 %g{axis} to i32"), Fact(low=1))
-        elif op.name in {"scf.for", "scf.while", "scf.if"}:
-            {"scf.for": self.control.for_, "scf.while": self.control.while_, "scf.if": self.control.if_}[op.name](op)
+        handler = self.handlers.get(op.name)
+        if handler is not None:
+            handler(op)
+        elif op.name in _REFUSED:
+            raise self.state.error("an op is lowered", op.name, _REFUSED[op.name])
         elif op.result.type.shape is None:
             self.scalar(op)
+        elif op.name not in _FORMULAS:
+            raise self.state.error("an op is lowered", f"{op.name} in {op.line!r}", "Ordinary kernels' ops are accepted")
+
+    def program_id(self, op: ttir.Op) -> None:
+        value = self.b.pure(f"trunc i64 {self.ids[op.attributes['axis']]} to i32")
+        self.define(op, value, Fact(low=0))
+
+    def num_programs(self, op: ttir.Op) -> None:
+        axis = op.attributes["axis"]
+        if axis == "z":
+            raise self.state.error("num_programs is known", "axis 2", "Axes 0 and 1 are accepted")
+        self.define(op, self.b.pure(f"trunc i64 %g{axis} to i32"), Fact(low=1))
 
     def define(self, op: ttir.Op, value: str, fact: Fact | None = None) -> None:
         self.state.scalars[op.result] = value

@@ -19,6 +19,7 @@ _VALUE = re.compile(r"%[\w-]+(?:#\d+)?")
 _ATTRIBUTE = re.compile(r"(\w+)\s*=\s*(array<[^>]*>|#?[\w.+-]+)")
 _NUMBER = re.compile(r"true|false|[-+]?0x[0-9A-Fa-f]+|[-+]?\d[\d.]*(?:[eE][-+]?\d+)?")
 _FLOATS = {"f16": (">H", ">e"), "f32": (">I", ">f"), "f64": (">Q", ">d")}
+_ENDS = frozenset({"scf.yield", "scf.condition", "tt.reduce.return", "tt.scan.return"})
 _DENSE = {"f16": "<e", "f32": "<f", "f64": "<d", "i8": "<b", "i16": "<h", "i32": "<i", "i64": "<q"}
 
 
@@ -246,7 +247,10 @@ class _Parser:
         blocks, closing = self.blocks()
         if len(blocks) != 1:
             raise self.error("a region is one block", blocks[1].label)
-        return blocks[0], closing
+        (block,) = blocks
+        if not block.ops or block.ops[-1].name not in _ENDS:
+            block.ops.append(Op("scf.yield", "scf.yield"))  # left out of the text where it hands on nothing
+        return block, closing
 
     def op(self, line: str) -> Op:
         names: list[str] = []
