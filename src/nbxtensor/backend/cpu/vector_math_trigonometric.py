@@ -72,8 +72,10 @@ def cos(x: Value) -> Value:
 
 def _sine(r: Value, count: Value) -> Value:
     """Return sin(r + count pi)."""
-    u = r * r
-    size = fma(u * r, polynomial(u, _SIN), r)
+    t = abs(r)
+    u = t * t
+    size = fma(u * t, polynomial(u, _SIN), t)
+    size = select(size > 1.0, 1.0, size)  # one step above 1 is within the rounding
     return copysign(size, ((count << 31) ^ r.bits()).as_float())  # the sign of r even where it is -0
 
 
@@ -219,8 +221,8 @@ def atan2(y: Value, x: Value) -> Value:
     a, c = abs(y), abs(x)
     steep = a > c
     small, large = select(steep, c, a), select(steep, a, c)
-    ratio = select(a.equals(c), 1.0, small / large)  # two infinities
-    ratio = select(large.equals(0.0), 0.0, ratio)
+    diagonal = select(a.equals(0.0), x.like(0.0), 1.0)  # of two zeros, two infinities or two equal numbers
+    ratio = select(a.equals(c), diagonal, small / large)
     angle = _arc_tangent(ratio)
     angle = select(steep, fma(*_HALF_PI_FACTORS, -angle), angle)
     back = fma(*_PI_FACTORS, -angle)
