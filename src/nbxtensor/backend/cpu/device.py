@@ -21,6 +21,7 @@ from nbxtensor.backend.cpu.launch_table import host_kernel, launch_table, worker
 from nbxtensor.backend.cpu.native import Native
 from nbxtensor.backend.cpu.runtime import has_futex, runtime_text
 from nbxtensor.backend.cpu.team import Scratch, Team
+from nbxtensor.backend.cpu.tile_unit import usable
 from nbxtensor.errors import ArgumentError, MissingFactError, UnsupportedError
 from nbxtensor.op import Target
 from nbxtensor.settings import settings
@@ -67,7 +68,7 @@ class CpuBackend:
         self._only(index)
         level = levels.detect()
         facts = {**device_files.facts(self.name, level.replace("-", "_")), **self.measured_facts()}
-        return Target(self.name, level, levels.features(), MappingProxyType(facts))
+        return Target(self.name, level, usable(levels.features()), MappingProxyType(facts))
 
     def measured_facts(self, *, create: bool = False) -> Mapping[str, Any]:
         """Return the numbers measured on this kind of processor with the pool's number of threads.
@@ -228,8 +229,9 @@ def _check_runs(name: str, arch: str, wanted: frozenset[str]) -> None:
     here = levels.detect()
     order = list(levels.LEVELS)
     runs = arch in order and order.index(arch) >= order.index(here) and arch.partition("-")[0] == here.partition("-")[0]
-    if not runs or not wanted <= levels.features():
-        missing = ", ".join(sorted(wanted - levels.features())) or arch
+    features = usable(levels.features())
+    if not runs or not wanted <= features:
+        missing = ", ".join(sorted(wanted - features)) or arch
         raise UnsupportedError(
             f"{name}: code runs on a processor that has its instructions. Got {missing}; this one is {here}. "
             "Compile it for this processor's target."

@@ -17,6 +17,7 @@ from nbxtensor.backend.contract import Bound, Compiled, LoadedKernel, Replay
 from nbxtensor.backend.cpu import levels
 from nbxtensor.backend.cpu.pages import Pages
 from nbxtensor.backend.cpu.probes import PRODUCTS, SCRATCH_NBYTES, operations, probe_names, probes_text
+from nbxtensor.backend.cpu.tile_unit import usable
 from nbxtensor.settings import cache_directory
 
 __all__ = ["facts_path", "measure", "processor_name", "stored_facts", "write_facts"]
@@ -100,7 +101,7 @@ def measure(
         "rates.matrix.<dtype>" and "rates.vector.<dtype>" (operations per second, those of a multiplication and an
         addition counting two), "launch.seconds" (of a recorded launch that does nothing), "workers".
     """
-    level, features = levels.detect(), levels.features()
+    level, features = levels.detect(), usable(levels.features())
     probe = _Probes(workers, compile_object(probes_text(level, features), level, features), load, record)
     facts: dict[str, Any] = {"workers": workers}
     for dtype in PRODUCTS:
@@ -114,9 +115,8 @@ def measure(
     facts["memory.read_bandwidth"] = probe.reading(memory.address, _MEMORY_NBYTES)
     cache = _l2_nbytes()
     if cache is not None:
-        part = min(cache // 4 * workers, half)  # source and target fill half of each worker's cache
         facts["memory.l2_nbytes"] = cache * workers
-        facts["memory.l2_bandwidth"] = probe.copying(memory.address, memory.address + half, part, turns=50)
+        facts["memory.l2_bandwidth"] = probe.copying_in_cache(memory.address, min(cache // 4, half)) * workers
     facts["launch.seconds"] = probe.launching()
     return facts
 
@@ -125,7 +125,11 @@ class _Probes:
     def __init__(self, workers: int, code: bytes, load: Callable[[Compiled], LoadedKernel], record: Record) -> None:
         self.workers = workers
         self.record = record
-        metadata = {"scratch_nbytes": SCRATCH_NBYTES, "arch": levels.detect(), "features": sorted(levels.features())}
+        metadata = {
+            "scratch_nbytes": SCRATCH_NBYTES,
+            "arch": levels.detect(),
+            "features": sorted(usable(levels.features())),
+        }
         forms = {"read": ("*i8", "i64"), "copy": ("*i8", "i64", "*i8"), "nothing": ()}
         self.kernels = {
             name: load(
@@ -134,15 +138,23 @@ class _Probes:
             for name in probe_names()
         }
 
-    def seconds(self, name: str, arguments: tuple[int, ...], turns: int = 1) -> float:
-        """Return the least time of ``turns`` launches, every worker running one program of each."""
-        replay = self.record([Bound(self.kernels[name], (self.workers, 1, 1), arguments)] * turns)
+    def seconds(
+        self, name: str, arguments: tuple[int, ...], turns: int = 1, *, workers: int = 0, waiting: bool = False
+    ) -> float:
+        """Return the least time of ``turns`` launches, each of ``workers`` (left out, all) running one program.
+
+        It is the processor time of a worker, which other processes do not add to; with ``waiting`` it is the time
+        that passes, in which workers also wait for each other.
+        """
+        count = workers or self.workers
+        replay = self.record([Bound(self.kernels[name], (count, 1, 1), arguments)] * turns)
+        clock, share = (time.perf_counter_ns, 1) if waiting else (time.process_time_ns, count)
         best = float("inf")
         for _ in range(_RUNS):
-            began = time.perf_counter_ns()
+            began = clock()
             replay.run()
-            best = min(best, time.perf_counter_ns() - began)
-        return best * 1e-9
+            best = min(best, clock() - began)
+        return best * 1e-9 / share
 
     def arithmetic(self, dtype: str, operations_per_turn: int) -> float:
         turns = 2000
@@ -156,13 +168,18 @@ class _Probes:
         part = nbytes // self.workers // 512 * 512
         return part * self.workers / self.seconds("read", (source, part))
 
-    def copying(self, target: int, source: int, nbytes: int, turns: int = 1) -> float:
+    def copying(self, target: int, source: int, nbytes: int) -> float:
         part = nbytes // self.workers // 512 * 512
-        return 2 * part * self.workers * turns / self.seconds("copy", (source, part, target), turns)
+        return 2 * part * self.workers / self.seconds("copy", (source, part, target))
+
+    def copying_in_cache(self, address: int, nbytes: int) -> float:
+        """One worker copies the same bytes again and again; source and target fill half of its cache."""
+        part, turns = nbytes // 512 * 512, 50
+        return 2 * part * turns / self.seconds("copy", (address, part, address + part), turns, workers=1)
 
     def launching(self) -> float:
         turns = 500
-        return self.seconds("nothing", (), turns) / turns
+        return self.seconds("nothing", (), turns, waiting=True) / turns
 
 
 def _l2_nbytes() -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nbxtensor.backend.cpu.ir import Builder, vector_type
-from nbxtensor.backend.cpu.microkernel_arithmetic import NBYTES, Arithmetic, arithmetic, multiply
+from nbxtensor.backend.cpu.microkernel_arithmetic import NBYTES, Arithmetic, arithmetic, multiply, tiles
 
 __all__ = ["PRODUCTS", "SCRATCH_NBYTES", "operations", "probe_names", "probes_text"]
 
@@ -14,10 +14,14 @@ PRODUCTS = {"float32": "float", "float64": "double", "float16": "half", "bfloat1
 
 SCRATCH_NBYTES = 4096  # where a probe leaves its results, so that they count as used
 _LINE = 64
+_TILE, _TILE_SUMS = 16, 4  # rows of a tile; tiles of sums, beside two of A and two of W
 
 
 def operations(dtype: str, level: str, features: frozenset[str]) -> int:
     """Return the arithmetic operations of one turn of the probe of ``dtype`` (a multiplication and an addition: 2)."""
+    unit = tiles((PRODUCTS[dtype], PRODUCTS[dtype]), level, features)
+    if unit is not None:
+        return 2 * _TILE * _TILE * (_LINE // NBYTES[unit.a]) * _TILE_SUMS
     how = _how(dtype, level, features)
     return 2 * how.lanes * how.depth * _chains(how)
 
@@ -42,8 +46,12 @@ def probes_text(level: str, features: frozenset[str]) -> str:
         "nothing": lambda _: None,
     }
     for dtype in PRODUCTS:
-        how = _how(dtype, level, features)
-        writers[f"multiply_{dtype}"] = lambda b, how=how: _multiply(b, how)
+        unit = tiles((PRODUCTS[dtype], PRODUCTS[dtype]), level, features)
+        if unit is not None:
+            writers[f"multiply_{dtype}"] = lambda b, unit=unit: _multiply_tiles(b, unit)
+        else:
+            how = _how(dtype, level, features)
+            writers[f"multiply_{dtype}"] = lambda b, how=how: _multiply(b, how)
     width = 8 * NBYTES["float"] * _how("float32", level, features).lanes
     for name, write in writers.items():
         builder = Builder(level)
@@ -88,6 +96,28 @@ def _multiply(b: Builder, how: Arithmetic) -> None:
     for index, value in enumerate(sums):
         place = b.op(f"getelementptr i8, ptr %scratch, i64 {_LINE * (index + 1)}")
         b.do(f"store {total} {value}, ptr {place}, align 4")
+
+
+def _multiply_tiles(b: Builder, unit: Arithmetic) -> None:
+    """Write turns of one product into each of four tiles of sums, from two tiles of A and two of W, all of zeros."""
+    turns = _argument(b, 0, "i64")
+    b.do("store <64 x i8> zeroinitializer, ptr %scratch, align 64")
+    b.do("store i8 1, ptr %scratch, align 64")  # palette 1, then bytes per row and rows of each tile
+    for tile in range(_TILE_SUMS + 4):
+        for value, place in ((f"i16 {_LINE}", 16 + 2 * tile), (f"i8 {_TILE}", 48 + tile)):
+            b.do(f"store {value}, ptr {b.op(f'getelementptr i8, ptr %scratch, i64 {place}')}, align 1")
+    b.call("void", "llvm.x86.ldtilecfg", [("ptr", "%scratch")])
+    for tile in range(_TILE_SUMS + 4):
+        b.call("void", "llvm.x86.tilezero", [("i8", str(tile))])
+
+    def turn(_: str, __: list[str]) -> list[str]:
+        for total in range(_TILE_SUMS):
+            a, w = _TILE_SUMS + total // 2, _TILE_SUMS + 2 + total % 2
+            b.call("void", unit.instruction, [("i8", str(tile)) for tile in (total, a, w)])
+        return []
+
+    b.loop("0", turns, "1", turn)
+    b.call("void", "llvm.x86.tilerelease", [])
 
 
 def _range(b: Builder) -> tuple[str, str, str]:
