@@ -1,4 +1,6 @@
+import faulthandler
 import os
+import signal
 import threading
 
 import numpy as np
@@ -13,10 +15,12 @@ from nbxtensor.errors import ArgumentError, SettingError
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
+    faulthandler.dump_traceback_later(60, exit=True)  # a pool that waits for itself would wait for ever
     monkeypatch.setattr(pool, "_costs", {"heavy": 1.0, "free": 1e-13})  # seconds an element
     pool.set_threads(3)
     yield
     pool.set_threads(None)
+    faulthandler.cancel_dump_traceback_later()
 
 
 def pieces_of(n, kind, probe=None):
@@ -180,5 +184,6 @@ def test_a_forked_child_has_a_pool_of_its_own():
     assert len(pieces_of(3, "heavy")) == 3
     child = os.fork()
     if child == 0:
+        signal.alarm(20)
         os._exit(0 if len(pieces_of(3, "heavy")) == 3 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
