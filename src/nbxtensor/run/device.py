@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import threading
-from dataclasses import dataclass
 
 from nbxtensor.backend.contract import Backend
 from nbxtensor.backend.registry import backend as find_backend
 from nbxtensor.backend.registry import parse_device
+from nbxtensor.errors import UnsupportedError
 from nbxtensor.memory.allocator import Allocator
 from nbxtensor.op import Target
 
@@ -17,21 +17,39 @@ __all__ = ["Device", "device"]
 _opening = threading.Lock()
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class Device:
     """One opened device.
 
     Attributes:
         backend: What drives it.
         index: Its number among the backend's devices.
-        target: What kernels are chosen and compiled for.
+        target: What kernels are chosen and compiled for, and the facts they are priced by.
         allocator: Its memory.
     """
 
-    backend: Backend
-    index: int
-    target: Target
-    allocator: Allocator
+    __slots__ = ("allocator", "backend", "index", "target")
+
+    def __init__(self, backend: Backend, index: int) -> None:
+        self.backend = backend
+        self.index = index
+        self.target = backend.target(index)
+        self.allocator = Allocator(f"{backend.name}:{index}", backend.memory(index))
+
+    def measure(self) -> Target:
+        """Return the target with facts measured on this machine: bandwidths, rates, launch cost.
+
+        They are measured once (about half a second of full load) and kept in the cache directory; plans made from
+        now on are priced by them.
+
+        Raises:
+            UnsupportedError: The backend cannot measure its devices.
+        """
+        measured = getattr(self.backend, "measured_facts", None)
+        if measured is None:
+            raise UnsupportedError(f"measure: {self} cannot be measured. Its facts are those of its device file.")
+        measured(create=True)
+        self.target = self.backend.target(self.index)
+        return self.target
 
     @property
     def name(self) -> str:
@@ -60,5 +78,4 @@ def device(name: str | Device = "cpu") -> Device:
 
 @functools.cache
 def _open(kind: str, index: int) -> Device:
-    found = find_backend(kind)
-    return Device(found, index, found.target(index), Allocator(f"{kind}:{index}", found.memory(index)))
+    return Device(find_backend(kind), index)
