@@ -1,0 +1,96 @@
+"""One measured figure as a line: shown as it comes, kept in bench/results/<device>.jsonl."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from bench import machine
+from bench.race import Timing
+
+RESULTS = machine.ROOT / "bench" / "results"
+_SHOWN = 5  # significant digits kept
+
+
+class Lines:
+    """Where figures go.
+
+    Args:
+        keep: Whether to append them to the file of this device, or only to show them.
+    """
+
+    def __init__(self, *, keep: bool) -> None:
+        self._about = machine.about()
+        self._file: TextIO | None = None
+        if keep:
+            RESULTS.mkdir(parents=True, exist_ok=True)
+            self._file = (RESULTS / f"{machine.slug()}.jsonl").open("a", encoding="utf-8")
+
+    def add(
+        self,
+        group: str,
+        case: str,
+        *,
+        unit: str,
+        ours: float,
+        peers: Mapping[str, float] | None = None,
+        threads: int = 1,
+        floor: float | None = None,
+        goal: str = "",
+        **more: Any,
+    ) -> None:
+        """Keep one figure.
+
+        Args:
+            group: The group of measurements it belongs to.
+            case: What was measured.
+            unit: What ``ours``, ``peers`` and ``floor`` are in. Ending in "/s" more is better, else less.
+            ours: Our figure.
+            peers: The figure of each peer.
+            threads: Threads used.
+            floor: What the machine allows at best.
+            goal: What is asked for, in words.
+            more: Whatever else belongs to the figure.
+        """
+        rate = unit.endswith("/s")
+        line: dict[str, Any] = {"group": group, "case": case, "threads": threads, "unit": unit, "ours": _short(ours)}
+        if peers:
+            best = (max if rate else min)(peers, key=lambda name: peers[name])
+            line["peers"] = {name: _short(value) for name, value in peers.items()}
+            line["best_peer"] = best
+            line["ratio"] = round(ours / peers[best] if rate else peers[best] / ours, 3)
+        if floor:
+            line["floor"] = _short(floor)
+            line["share"] = round(ours / floor if rate else floor / ours, 3)
+        if goal:
+            line["goal"] = goal
+        line |= {name: value for name, value in more.items() if value is not None}
+        line["load"] = machine.load()
+        print(_shown(line), flush=True)
+        if self._file is not None:
+            self._file.write(json.dumps(line | self._about) + "\n")
+            self._file.flush()
+
+
+def seconds(timings: Mapping[str, Timing], scale: float) -> tuple[dict[str, float], dict[str, float]]:
+    """Return medians and least values by contender, multiplied by ``scale``."""
+    return {n: t.median * scale for n, t in timings.items()}, {n: _short(t.least * scale) for n, t in timings.items()}
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{_SHOWN}g}")
+
+
+def _shown(line: Mapping[str, Any]) -> str:
+    parts = [f"{line['group']:8} {line['case']:44} {line['threads']}t  {line['ours']:>9.5g} {line['unit']}"]
+    if "ratio" in line:
+        named = "  ".join(f"{name} {value:.5g}" for name, value in line["peers"].items())
+        parts.append(f"x{line['ratio']:<6} [{named}]")
+    if "share" in line:
+        parts.append(f"{line['share']:.0%} of the floor {line['floor']:.5g}")
+    if "eager" in line:
+        parts.append(f"eager {line['eager']:.5g}")
+    if "goal" in line:
+        parts.append(f"(goal {line['goal']})")
+    return "  ".join(parts)

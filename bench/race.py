@@ -1,0 +1,114 @@
+"""Contenders timed in turns, so that what disturbs the machine disturbs them alike."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+# A pool of another library spins for a while after its work (OpenBLAS for 2**26 cycles): it must be asleep before
+# the next contender starts, or that one is measured with a core less.
+_CALM_SECONDS = 0.08
+_TURN_SECONDS = 0.004  # what a turn is filled up to with calls
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to compute the same thing.
+
+    Attributes:
+        name: What its figures are kept under.
+        run: Computes once, into memory that was allocated before where its library can.
+        value: From what ``run`` returns to the result as numpy, to compare with the others'.
+        note: How it differs from the others (its policy of memory, its layout).
+    """
+
+    name: str
+    run: Callable[[], Any]
+    value: Callable[[Any], np.ndarray]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per call of one contender: the median and the least over all turns."""
+
+    median: float
+    least: float
+
+
+def clock(threads: int) -> Callable[[], float]:
+    """Return the clock that counts: the calling thread's processor time for one thread, wall time for several."""
+    return time.thread_time if threads == 1 else time.perf_counter
+
+
+def race(contenders: Sequence[Contender], *, threads: int, turns: int, seconds: float) -> dict[str, Timing]:
+    """Return the timing of each contender, each given one turn in each round, the order reversed every other round.
+
+    A turn is one call that does not count and then as many as fill some milliseconds.
+
+    Args:
+        contenders: Who runs.
+        threads: How many threads each was told to use.
+        turns: Most rounds.
+        seconds: No further round starts once this much wall time went by (three rounds are always run).
+    """
+    now = clock(threads)
+    calls = {c.name: _calls(c) for c in contenders}
+    samples: dict[str, list[float]] = {c.name: [] for c in contenders}
+    begun = time.perf_counter()
+    gc.collect()
+    gc.disable()
+    try:
+        for turn in range(turns):
+            if turn >= 3 and time.perf_counter() - begun > seconds:
+                break
+            for contender in contenders if turn % 2 == 0 else reversed(contenders):
+                if threads > 1:
+                    time.sleep(_CALM_SECONDS)
+                samples[contender.name].append(_turn(contender.run, calls[contender.name], now))
+    finally:
+        gc.enable()
+    return {name: Timing(statistics.median(took), min(took)) for name, took in samples.items()}
+
+
+def _calls(contender: Contender) -> int:
+    """Return how many calls fill a turn; runs it a few times, which also warms it up."""
+    contender.run()
+    took = min(_turn(contender.run, 1, time.perf_counter) for _ in range(2))
+    return max(1, min(100_000, round(_TURN_SECONDS / max(took, 1e-8))))
+
+
+def _turn(run: Callable[[], Any], calls: int, now: Callable[[], float]) -> float:
+    run()
+    begun = now()
+    for _ in range(calls):
+        run()
+    return (now() - begun) / calls
+
+
+def agree(contenders: Sequence[Contender], *, rtol: float) -> None:
+    """Raise unless every contender gives what the first one gives.
+
+    Args:
+        contenders: Who runs; the first one is ours.
+        rtol: Largest difference accepted, relative to the largest magnitude in the result.
+
+    Raises:
+        ValueError: One differs; names it and by how much.
+    """
+    want = None
+    for contender in contenders:
+        got = np.asarray(contender.value(contender.run()), np.float64)
+        if want is None:
+            want = got
+            continue
+        scale = float(np.abs(want).max(initial=0.0)) or 1.0
+        error = float(np.abs(got.reshape(want.shape) - want).max(initial=0.0)) / scale
+        if not error <= rtol:
+            raise ValueError(f"{contender.name} computes something else: off by {error:.2e} of the largest result.")

@@ -1,0 +1,120 @@
+"""What it costs to begin: the import, and a fresh process up to its first embedding."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+from bench import machine, peers
+from bench.lines import Lines
+from bench.minilm import CACHE, example
+
+_PROCESSES = 7
+
+# What a user of onnxruntime writes: read the model, run it once.
+_ONNXRUNTIME = """
+import sys, numpy as np, onnxruntime as ort
+options = ort.SessionOptions()
+options.log_severity_level = 3
+session = ort.InferenceSession(sys.argv[1], options, ["CPUExecutionProvider"])
+session.run(None, {"ids": np.ones((4, 16), np.int64), "mask": np.ones((4, 16), np.int64)})
+"""
+_IMPORT = "import time; began = time.perf_counter(); import {0}; print(time.perf_counter() - began)"
+_FIRST = """
+import time
+began = time.perf_counter()
+import nbxtensor
+nbxtensor.softmax(nbxtensor.ones((4, 4)))
+print(time.perf_counter() - began)
+"""
+_PEAK = "\nimport resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+
+
+@dataclass(frozen=True)
+class _Ended:
+    wall: float
+    output: str
+
+    @property
+    def peak_bytes(self) -> int:
+        """Largest resident memory, which the process printed last, in KiB."""
+        return int(self.output.split()[-1]) * 1024
+
+
+def run(lines: Lines) -> None:
+    """Time fresh processes, ours and the peers' in turns."""
+    _imports(lines)
+    _demo(lines)
+
+
+def _imports(lines: Lines) -> None:
+    names = ["nbxtensor", *(n for n in ("numpy", "torch", "onnxruntime") if peers.present(n))]
+    took = _in_turns({name: [sys.executable, "-c", _IMPORT.format(name) + _PEAK] for name in names})
+    medians = {name: statistics.median(float(e.output.split()[0]) for e in ended) for name, ended in took.items()}
+    memory = {name: ended[-1].peak_bytes for name, ended in took.items()}
+    told = _process([sys.executable, "-X", "importtime", "-c", "import nbxtensor"]).output.splitlines()
+    rows = [re.match(r"import time:\s*(\d+)\s*\|\s*(\d+)\s*\|( *)(\S+)", line) for line in told]
+    slow = sorted(((int(r[1]), r[4]) for r in rows if r), reverse=True)[:5]
+    lines.add(
+        "start", "import nbxtensor", unit="s", ours=medians.pop("nbxtensor"), peers=medians, goal="0.2 s", clock="wall",
+        peak_bytes=memory, slowest_us={name: us for us, name in slow},
+    )  # fmt: skip
+    first = [sys.executable, "-c", _FIRST + _PEAK]
+    _process(first)  # fills the cache
+    took = [float(_process(first).output.split()[0]) for _ in range(_PROCESSES)]
+    lines.add("start", "import and a first softmax", unit="s", ours=statistics.median(took), clock="wall")
+
+
+def _demo(lines: Lines) -> None:
+    demo = [sys.executable, "-c", _demo_code()]
+    _process(demo)  # fills the cache
+    commands = {"ours": demo}
+    if peers.present("onnxruntime") and peers.present("torch"):
+        from bench.peers import bert
+
+        model = bert.exported(example().model_folder(), CACHE)[""]
+        commands["onnxruntime"] = [sys.executable, "-c", _ONNXRUNTIME + _PEAK, str(model)]
+    took = _in_turns(commands)
+    walls = {name: statistics.median(e.wall for e in ended) for name, ended in took.items()}
+    memory = {name: statistics.median(e.peak_bytes for e in ended) for name, ended in took.items()}
+    said = statistics.median(float(re.search(r"first embedding: ([\d.]+) s", e.output)[1]) for e in took["ours"])
+    lines.add(
+        "start", "second start of the demo to first embedding", unit="s", ours=said, goal="1.0 s", clock="wall",
+        least=min(float(re.search(r"first embedding: ([\d.]+) s", e.output)[1]) for e in took["ours"]),
+    )  # fmt: skip
+    lines.add(
+        "start", "whole process of the demo, profile and report too", unit="s", ours=walls.pop("ours"), peers=walls,
+        clock="wall", notes={"onnxruntime": "reads the exported model, runs it once, no tokenizer"},
+    )  # fmt: skip
+    lines.add("start", "peak resident memory of the demo", unit="bytes", ours=memory.pop("ours"), peers=memory)
+
+
+def _demo_code() -> str:
+    path = str(machine.ROOT / "examples" / "minilm.py")
+    return f"import runpy, sys; sys.argv = [{path!r}]; runpy.run_path({path!r}, run_name='__main__')" + _PEAK
+
+
+def _in_turns(commands: dict[str, list[str]]) -> dict[str, list[_Ended]]:
+    ended: dict[str, list[_Ended]] = {name: [] for name in commands}
+    for _ in range(_PROCESSES):
+        for name, command in commands.items():
+            ended[name].append(_process(command))
+    return ended
+
+
+def _process(command: list[str]) -> _Ended:
+    """Run a process to its end.
+
+    Raises:
+        SystemExit: It failed; shows the last it said.
+    """
+    began = time.perf_counter()
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/")
+    took = time.perf_counter() - began
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command[:2])} ... failed:\n{done.stdout[-2000:]}")
+    return _Ended(took, done.stdout)
