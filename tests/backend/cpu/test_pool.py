@@ -2,6 +2,7 @@ import faulthandler
 import os
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -47,18 +48,20 @@ def test_every_element_is_worked_on_once_in_contiguous_pieces(n, size, kind):
         assert max(lengths, default=0) - min(lengths, default=0) <= 1
 
 
+def threads_of_a_call():
+    """Run one piece on each of the pool's three threads, each waiting for the others."""
+    meet = threading.Barrier(3, timeout=30)
+    found = {}
+
+    def body(start, stop):
+        meet.wait()
+        found[start] = threading.get_ident()
+
+    pool.parallel_for(3, body, "heavy")
+    return found
+
+
 def test_pieces_run_on_threads_of_their_own_which_stay():
-    def threads_of_a_call():
-        meet = threading.Barrier(3, timeout=30)
-        found = {}
-
-        def body(start, stop):
-            meet.wait()
-            found[start] = threading.get_ident()
-
-        pool.parallel_for(3, body, "heavy")
-        return found
-
     first, second = threads_of_a_call(), threads_of_a_call()
     assert len(set(first.values())) == 3
     assert first[0] == second[0] == threading.get_ident()
@@ -115,6 +118,7 @@ def test_an_error_of_a_piece_is_raised_after_all_have_ended(failing):
     def body(start, stop):
         if start == failing:
             raise KeyError(start)
+        time.sleep(0.05)  # so that an error that does not wait for the others is seen
         ended.append(start)
 
     with pytest.raises(KeyError, match=str(failing)):
@@ -181,9 +185,10 @@ def test_blas_has_one_thread_in_pieces_and_the_pools_size_outside():
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_has_a_pool_of_its_own():
-    assert len(pieces_of(3, "heavy")) == 3
+    threads_of_a_call()
+    time.sleep(0.05)  # the workers are asleep again
     child = os.fork()
     if child == 0:
         signal.alarm(20)
-        os._exit(0 if len(pieces_of(3, "heavy")) == 3 else 1)
+        os._exit(0 if len(threads_of_a_call()) == 3 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
