@@ -79,7 +79,7 @@ class RowText(KernelText):
         outer = [a for a in range(len(self.kept)) if a != self._beside]
         if self.kept:
             extent = self.kept[self._beside]
-            indices.append(("band", -(-extent // self.width), f"tl.cdiv({self.size('w', extent)}, WIDTH)"))
+            indices.append(("band", -(-extent // self.width), f"tl.cdiv({self.size('rows', extent)}, WIDTH)"))
         indices += [(f"i{a}", self.kept[a], self.size(f"e{a}", self.kept[a])) for a in reversed(outer)]
         self.programs = self.split(indices)
         across = "[:, None]" if self.dim == 1 else "[None, :]"
@@ -127,7 +127,7 @@ class RowText(KernelText):
         terms = [self._base[name], *self.term("along", f"{name}_along", along)]
         masks = ["inside"] if self.ragged and (along or stored) else []
         if self.short and (stored or strides[self._beside]):
-            masks.append("(beside < w)")
+            masks.append("(beside < rows)")
         return " + ".join(terms), f", mask={' & '.join(masks)}" if masks else ""
 
     def compute(self, expression: Expression, names: Sequence[str]) -> tuple[str, ...]:

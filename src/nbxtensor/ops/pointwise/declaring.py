@@ -106,11 +106,15 @@ def _number(op: str, name: str, value: Any) -> float:
 
 
 def _in_floats(reference: Callable[..., Any]) -> Callable[..., Any]:
-    """The reference with integers and bools read as float64 (numpy would compute int8 in float16)."""
+    """The reference with integers and bools read as the rule reads them: as float32, with a Python float as float64."""
 
     def evaluate(*args: Any, **kwargs: Any) -> Any:
+        read = np.float64 if any(isinstance(a, float) for a in args) else np.float32
         return reference(
-            *(a.astype(np.float64) if isinstance(a, np.ndarray) and a.dtype.kind in "iub" else a for a in args),
+            *(
+                a.astype(read).astype(np.float64) if isinstance(a, np.ndarray) and a.dtype.kind in "iub" else a
+                for a in args
+            ),
             **kwargs,
         )
 

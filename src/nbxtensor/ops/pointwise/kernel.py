@@ -56,7 +56,7 @@ def square(x):
 
 @triton.jit
 def reciprocal(x):
-    return divided(x * 0 + 1.0, x)
+    return divided(tl.where(x != x, x, 1.0), x)
 
 
 @triton.jit
@@ -735,12 +735,12 @@ def hardtanh(x, low, high):
 
 @triton.jit
 def hardsigmoid(x):
-    return divided(relu6(x + 3.0), x * 0 + 6.0)
+    return relu6(x + 3.0) * 0.16666666666666666
 
 
 @triton.jit
 def hardswish(x):
-    return divided(x * relu6(x + 3.0), x * 0 + 6.0)
+    return x * relu6(x + 3.0) * 0.16666666666666666
 
 
 @triton.jit
