@@ -19,9 +19,7 @@ def layouts(draw, min_extent=0):
     order = draw(st.permutations(range(len(shape)))) if kind == "permuted" else list(range(len(shape)))
     strides, step = [0] * len(shape), 1
     for axis in reversed(order):
-        strides[axis] = (
-            draw(st.sampled_from([0, step, step, step])) if shape[axis] != 1 else draw(st.integers(0, 99))
-        )
+        strides[axis] = draw(st.sampled_from([0, step, step, step])) if shape[axis] != 1 else draw(st.integers(0, 99))
         step *= max(shape[axis] + pads[axis], 1)
     return shape, tuple(strides)
 

@@ -60,9 +60,7 @@ def test_view_strides_validates_the_number_of_elements(target):
 def test_broadcast_strides_is_numpys_broadcast_to(layout, target, data):
     shape, strides = layout
     stretched = tuple(e if e != 1 else t for e, t in zip(shape, target, strict=False))
-    wanted = data.draw(
-        st.sampled_from([target, (*target, *stretched), (2, *stretched, *shape[len(stretched) :])])
-    )
+    wanted = data.draw(st.sampled_from([target, (*target, *stretched), (2, *stretched, *shape[len(stretched) :])]))
     try:
         expected = np.broadcast_to(view_of(*layout), wanted)
     except ValueError:

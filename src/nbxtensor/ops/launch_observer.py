@@ -49,9 +49,7 @@ def set_launch_observer(observer: LaunchObserver | None) -> None:
         SettingError: ``observer`` lacks one of the three methods.
     """
     if observer is not None:
-        lacking = [
-            name for name in ("active", "record", "shadow_run") if not callable(getattr(observer, name, None))
-        ]
+        lacking = [name for name in ("active", "record", "shadow_run") if not callable(getattr(observer, name, None))]
         if lacking:
             raise SettingError(
                 f"launch observer: a method is missing. Got {observer!r} without {', '.join(lacking)}. "

@@ -52,9 +52,7 @@ def split_size(family: str, name: str) -> int:
     try:
         return table[family][name]
     except KeyError:
-        raise MissingFactError(
-            f"the split size {family}.{name}", "Split sizes live in ops/tiling.yml."
-        ) from None
+        raise MissingFactError(f"the split size {family}.{name}", "Split sizes live in ops/tiling.yml.") from None
 
 
 @functools.cache
@@ -71,9 +69,7 @@ def _checked(table: Any) -> Table:
         for name in sizes:
             size = table[family][name]
             if not isinstance(size, int) or isinstance(size, bool) or size <= 0:
-                raise SettingError(
-                    f"tiling: a size is a whole number above 0. Got {family}.{name} = {size!r}."
-                )
+                raise SettingError(f"tiling: a size is a whole number above 0. Got {family}.{name} = {size!r}.")
     return {family: dict(table[family]) for family in own}
 
 

@@ -85,7 +85,6 @@ def replace(**changes: Any) -> Settings:
     unknown = changes.keys() - _NAMES
     if unknown:
         raise SettingError(
-            f"settings: no such setting. Got {', '.join(sorted(unknown))}. "
-            f"One of {', '.join(sorted(_NAMES))}."
+            f"settings: no such setting. Got {', '.join(sorted(unknown))}. One of {', '.join(sorted(_NAMES))}."
         )
     return _holder.change(changes)

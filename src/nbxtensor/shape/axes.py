@@ -27,17 +27,11 @@ def normalize_axis(axis: int, ndim: int, *, op: str = "normalize_axis") -> int:
     index = operator.index(axis)
     if -ndim <= index < ndim:
         return index + ndim if index < 0 else index
-    accepted = (
-        f"Axes from {-ndim} to {ndim - 1} are accepted" if ndim else "A shape without dimensions has no axis"
-    )
-    raise BoundsError(
-        f"{op}: the axis is outside the shape. Got axis {index} for {ndim} dimensions. {accepted}."
-    )
+    accepted = f"Axes from {-ndim} to {ndim - 1} are accepted" if ndim else "A shape without dimensions has no axis"
+    raise BoundsError(f"{op}: the axis is outside the shape. Got axis {index} for {ndim} dimensions. {accepted}.")
 
 
-def normalize_axes(
-    axes: int | Iterable[int] | None, ndim: int, *, op: str = "normalize_axes"
-) -> tuple[int, ...]:
+def normalize_axes(axes: int | Iterable[int] | None, ndim: int, *, op: str = "normalize_axes") -> tuple[int, ...]:
     """Return ``axes`` counted from the first dimension, in the order given; None means every axis.
 
     Args:
@@ -61,9 +55,7 @@ def normalize_axes(
     given = tuple(axes)
     found = tuple(normalize_axis(axis, ndim, op=op) for axis in given)
     if len(set(found)) != len(found):
-        raise ArgumentError(
-            f"{op}: an axis is named twice. Got axes {given} for {ndim} dimensions. Distinct axes."
-        )
+        raise ArgumentError(f"{op}: an axis is named twice. Got axes {given} for {ndim} dimensions. Distinct axes.")
     return found
 
 

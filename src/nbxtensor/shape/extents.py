@@ -36,9 +36,7 @@ def as_shape(extents: int | Iterable[int], *, op: str = "shape") -> tuple[int, .
     try:
         shape = tuple(operator.index(extent) for extent in given)
     except TypeError:
-        raise ShapeError(
-            f"{op}: extents are integers. Got {given!r}. A tuple of ints of at least 0."
-        ) from None
+        raise ShapeError(f"{op}: extents are integers. Got {given!r}. A tuple of ints of at least 0.") from None
     if shape and min(shape) < 0:
         raise ShapeError(f"{op}: an extent is negative. Got {shape}. A tuple of ints of at least 0.")
     return shape
@@ -145,9 +143,7 @@ def infer_shape(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, .
     unknown = target.count(-1)
     known = math.prod(extent for extent in target if extent != -1)
     if unknown > 1 or any(extent < -1 for extent in target):
-        raise ShapeError(
-            f"reshape: at most one extent is -1. Got {target}. Extents of at least 0, and one -1."
-        )
+        raise ShapeError(f"reshape: at most one extent is -1. Got {target}. Extents of at least 0, and one -1.")
     if unknown == 0 and known == count:
         return tuple(target)
     if unknown == 1 and known > 0 and count % known == 0:

@@ -11,9 +11,7 @@ __all__ = ["broadcast_strides", "expand", "narrow", "permute", "select", "view_s
 Layout = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def view_strides(
-    shape: tuple[int, ...], strides: tuple[int, ...], target: tuple[int, ...]
-) -> list[int] | None:
+def view_strides(shape: tuple[int, ...], strides: tuple[int, ...], target: tuple[int, ...]) -> list[int] | None:
     """Return the strides that show the elements of a layout, in order, as ``target``; None means copy first.
 
     The rule is that of ATen's ``computeStride``: neighbouring dimensions that are contiguous with each other
@@ -165,11 +163,7 @@ def select(
     axis = normalize_axis(axis, len(shape), op="select")
     extent = shape[axis]
     if not -extent <= index < extent:
-        accepted = (
-            f"Indices from {-extent} to {extent - 1} are accepted"
-            if extent
-            else "An empty dimension has none"
-        )
+        accepted = f"Indices from {-extent} to {extent - 1} are accepted" if extent else "An empty dimension has none"
         raise BoundsError(
             f"select: the index is outside the dimension. Got index {index} for extent {extent} of axis "
             f"{axis}. {accepted}."
