@@ -38,6 +38,13 @@ if TYPE_CHECKING:
         matmul,
         mm,
     )
+    from nbxtensor.ops.norm.op import (
+        batch_norm,
+        group_norm,
+        instance_norm,
+        layer_norm,
+        rms_norm,
+    )
     from nbxtensor.ops.pointwise.activation import (
         celu,
         elu,
@@ -219,6 +226,7 @@ _PLACES = {
         "nbxtensor.ops.index.op": "embedding take take_along_axis",
         "nbxtensor.ops.layout.op": "concat copy pad",
         "nbxtensor.ops.matmul.op": "addmm bmm linear linear_packed matmul mm",
+        "nbxtensor.ops.norm.op": "batch_norm group_norm instance_norm layer_norm rms_norm",
         "nbxtensor.ops.pointwise.activation": (
             "celu elu gelu hardsigmoid hardswish hardtanh leaky_relu log_sigmoid mish "
             "relu relu6 selu silu softplus softsign threshold"
@@ -283,6 +291,7 @@ __all__ = [
     "atan2",
     "atanh",
     "attention",
+    "batch_norm",
     "bitwise_and",
     "bitwise_invert",
     "bitwise_left_shift",
@@ -327,13 +336,16 @@ __all__ = [
     "gelu",
     "greater",
     "greater_equal",
+    "group_norm",
     "hardsigmoid",
     "hardswish",
     "hardtanh",
     "hypot",
+    "instance_norm",
     "isfinite",
     "isinf",
     "isnan",
+    "layer_norm",
     "leaky_relu",
     "lerp",
     "less",
@@ -383,6 +395,7 @@ __all__ = [
     "remainder",
     "repeat",
     "reshape",
+    "rms_norm",
     "roll",
     "round",
     "rsqrt",
