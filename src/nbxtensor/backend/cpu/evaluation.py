@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from nbxtensor.backend.cpu import elementwise, memory_access
 from nbxtensor.backend.cpu.affine import ZERO, Fact, Integer, Poly
-from nbxtensor.backend.cpu.state import BYTES, LLVM, Buffer, Index, Operand, Pointer, Register, State, bits
+from nbxtensor.backend.cpu.state import AXIS, BYTES, LLVM, Buffer, Index, Operand, Pointer, Register, State, bits
 from nbxtensor.backend.cpu.ttir import Op, Type, Value
 
-__all__ = ["FORMULAS", "Evaluation", "Place", "source_index"]
+__all__ = ["FORMULAS", "Evaluation", "Place", "operand_index", "source_index"]
 
 _LIMIT = 1 << 31  # a coefficient beyond it is no index: such integers are computed as bits
 _TRUE = Register("true", "i1")
@@ -43,6 +43,18 @@ def source_index(op: Op, index: tuple[Index, ...]) -> tuple[Index, ...] | None:
             moved[axis] = index[k]
         return tuple(moved)
     return None
+
+
+_UNKNOWN = Integer(Poly.symbol(f"{AXIS}?"))  # an index that is no axis: the block is read in some other order
+
+
+def operand_index(op: Op, operand: Value, index: tuple[Index, ...]) -> tuple[Index, ...]:
+    """Return the index that a formula read at ``index`` reads an operand at, unknown where it is no plain one."""
+    moved = source_index(op, index)
+    if moved is not None:
+        return moved
+    shape = operand.type.shape or ()
+    return index if shape == op.results[0].type.shape else (_UNKNOWN,) * len(shape)
 
 
 class Evaluation:
@@ -162,8 +174,22 @@ class Evaluation:
             position = self.b.pure(f"udiv {kind} {position}, {divisor}")
         return tuple(reversed(moved))
 
-    def strided(self, value: Value, index: tuple[Index, ...]) -> tuple[str, Poly] | None:
-        """Return a pointer block as (base, offset in bytes in terms of the axes) where it is so simple, else None."""
+    def origin(self, value: Value) -> tuple[Value, Poly]:
+        """Return a scalar pointer as the pointer it was made from and an offset in bytes."""
+        offset = ZERO
+        while value.op is not None and value.op.name in {"tt.addptr", "tt.bitcast"}:
+            if value.op.name == "tt.addptr":
+                index = value.op.operands[1]
+                step = self.state.symbol(self.state.scalars[index], index.type.element)
+                offset += step.scaled(BYTES[value.type.element])
+            value = value.op.operands[0]
+        return value, offset
+
+    def strided(self, value: Value, index: tuple[Index, ...]) -> tuple[Value, Poly] | None:
+        """Return a pointer block as a scalar pointer and an offset in bytes in terms of the axes, where it is so simple.
+
+        The pointer is one that no other was added to: an argument, a loaded one, one that a loop carries.
+        """
         if value in self.state.affine:
             source, moved_by = self.state.affine[value]
             found = self.strided(source, index)
@@ -172,7 +198,7 @@ class Evaluation:
         if op is None or value in self.state.buffers or value.type.shape is None:
             return None
         if op.name == "tt.splat":
-            return self.state.scalars[op.operands[0]], ZERO
+            return self.origin(op.operands[0])
         if op.name == "tt.bitcast":
             return self.strided(op.operands[0], index)
         if (moved := source_index(op, index)) is not None:

@@ -10,7 +10,7 @@ from nbxtensor.backend.cpu import elementwise, memory_access, ttir
 from nbxtensor.backend.cpu.affine import Fact
 from nbxtensor.backend.cpu.control import Control
 from nbxtensor.backend.cpu.domains import Domain, axes, conditions, vector_axis
-from nbxtensor.backend.cpu.evaluation import FORMULAS, Evaluation, Place
+from nbxtensor.backend.cpu.evaluation import FORMULAS, Evaluation, Place, operand_index
 from nbxtensor.backend.cpu.ir import Builder
 from nbxtensor.backend.cpu.keeping import Keeping, lazy
 from nbxtensor.backend.cpu.materialize import Materializer
@@ -18,7 +18,7 @@ from nbxtensor.backend.cpu.movement import cat, gather, histogram
 from nbxtensor.backend.cpu.products import Products
 from nbxtensor.backend.cpu.reduction import reduce
 from nbxtensor.backend.cpu.scan import scan
-from nbxtensor.backend.cpu.state import BYTES, LLVM, Register, State, bits
+from nbxtensor.backend.cpu.state import BYTES, LLVM, Index, Register, State, bits
 
 __all__ = ["Lowered", "lower"]
 
@@ -261,6 +261,8 @@ class _Lowering:
         if mask:
             domain.limits = conditions(ev, mask, axes(ev, shape))
 
+        if self.overlaps(pointer, value, axes(ev, shape), set()):
+            self.materializer.block(value)
         read = self.materializer.reading(domain, op.operands)
         ahead = [v for v in self.keeping.before.get(op, ()) if v.type.shape != shape or v not in self.reached(value)]
         for early in ahead:
@@ -275,6 +277,38 @@ class _Lowering:
 
         with read:
             domain.visit(body)
+
+    def overlaps(
+        self, pointer: ttir.Value, value: ttir.Value, index: tuple[Index, ...], seen: set[ttir.Value]
+    ) -> bool:
+        """Whether a store might write what its own value is still to be read from, at another index.
+
+        Two pointers that a kernel was given hold the same buffer or have no element in common.
+        """
+        if not lazy(value) or value.op is None or value in self.state.buffers or value in seen:
+            return False
+        seen.add(value)
+        op = value.op
+        if op.name != "tt.load":
+            return any(self.overlaps(pointer, v, operand_index(op, v, index), seen) for v in op.operands)
+        written = self.evaluation.strided(pointer, axes(self.evaluation, pointer.type.shape or ()))
+        read = self.evaluation.strided(op.operands[0], index)
+        if written and read:
+            return written[0] is read[0] and written[1] != read[1]
+        return bool(self.sources(pointer, set()) & self.sources(op.operands[0], set()))
+
+    def sources(self, pointer: ttir.Value, seen: set[ttir.Value]) -> set[ttir.Value]:
+        """The scalar pointers that a pointer block is made from."""
+        if pointer in seen:
+            return set()
+        seen.add(pointer)
+        if pointer in self.state.affine:
+            return self.sources(self.state.affine[pointer][0], seen)
+        if pointer.type.shape is None:
+            return {self.evaluation.origin(pointer)[0]}
+        if pointer.op is None or not lazy(pointer):
+            return {pointer}
+        return set().union(*(self.sources(v, seen) for v in pointer.op.operands if v.type.pointer))
 
     def reached(self, value: ttir.Value) -> set[ttir.Value]:
         """Every block that the formula of ``value`` holds at the same index."""

@@ -6,17 +6,16 @@ import contextlib
 from collections.abc import Generator, Sequence
 
 from nbxtensor.backend.cpu import elementwise
-from nbxtensor.backend.cpu.affine import Integer, Poly
+from nbxtensor.backend.cpu.affine import Poly
 from nbxtensor.backend.cpu.domains import Domain, axes, vector_axis
-from nbxtensor.backend.cpu.evaluation import Evaluation, Place, source_index
+from nbxtensor.backend.cpu.evaluation import Evaluation, Place, operand_index, source_index
 from nbxtensor.backend.cpu.keeping import MOVES, Keeping, lazy
-from nbxtensor.backend.cpu.state import AXIS, Buffer, Index, Register
+from nbxtensor.backend.cpu.state import Buffer, Index, Register
 from nbxtensor.backend.cpu.ttir import Type, Value
 
 __all__ = ["Materializer"]
 
 _MOVING = MOVES | {"tt.join", "tt.split", "tt.load"}
-_UNKNOWN = Integer(Poly.symbol(f"{AXIS}?"))  # an index that is no axis: the block is read in some other order
 
 
 class Materializer:
@@ -157,11 +156,8 @@ class Materializer:
                     self._ahead(dear, whole, parts)
             self._needed(source, moved, domain, found)
             return
-        same = all(v.type.shape == value.type.shape for v in value.op.operands if v.type.shape is not None)
         for operand in value.op.operands:
-            if operand.type.shape is not None:
-                rank = len(operand.type.shape)
-                self._needed(operand, index if same else (_UNKNOWN,) * rank, domain, found)
+            self._needed(operand, operand_index(value.op, operand, index), domain, found)
 
     def _ahead(self, value: Value, whole: set[Value], parts: list[Value]) -> None:
         whole.discard(value)

@@ -114,7 +114,7 @@ class Products:
         if column != Poly.constant(1) and shape[-1] > 1:
             return None
         start = Poly({m: c for m, c in found[1].terms.items() if not any(n.startswith("@") for n in m)})
-        address = self.b.pure(f"getelementptr i8, ptr {found[0]}, i64 {self.state.scalar(start)}")
+        address = self.b.pure(f"getelementptr i8, ptr {self.state.scalars[found[0]]}, i64 {self.state.scalar(start)}")
         return _Source(self.state.element(value.type), address, batch[0] if batch else Poly({}), row, limits)
 
     def multiply(self, op: Op, a: _Source, w: _Source, target: Buffer) -> None:
