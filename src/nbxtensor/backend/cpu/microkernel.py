@@ -18,7 +18,7 @@ from nbxtensor.backend.cpu.microkernel_copies import (
 from nbxtensor.backend.cpu.microkernel_tiles import SHAPE_NBYTES, STRIP_WIDTH, multiply_tiles
 from nbxtensor.errors import ArgumentError
 
-__all__ = ["Matrix", "gemm", "scratch_nbytes"]
+__all__ = ["Matrix", "arithmetic_of", "gemm", "scratch_nbytes"]
 
 _FEW_ROWS = 6  # up to here a product is as fast as W is read: it is widened, not copied
 _NARROW_ROW_NBYTES = 1024  # a row of W up to this long is walked in place: few pages, no two rows in one cache set
@@ -34,7 +34,7 @@ def scratch_nbytes(
         n: Columns of W and C.
         k: Columns of A, rows of W.
         elements: Elements of A and W.
-        level: "x86-64-v3" or "x86-64-v4".
+        level: "x86-64-v3", "x86-64-v4" or "aarch64-neon".
         features: LLVM's names of what the processor has beyond the level.
 
     Raises:
@@ -45,8 +45,33 @@ def scratch_nbytes(
     65536
     """
     _check_extents(m, n, k)
-    ways = {_how(rows, elements, level, features) for rows in (m, "")}
+    ways = {arithmetic_of(rows, elements, level, features) for rows in (m, "")}
     return max(_copied_nbytes(how, n, k) + m * _nbytes_of_row(how, k, elements[0]) for how in ways)
+
+
+def arithmetic_of(
+    m: int | str, elements: tuple[str, str], level: str, features: frozenset[str] = frozenset()
+) -> Arithmetic:
+    """Return what :func:`gemm` multiplies with; W that comes interleaved by its ``depth`` is not copied.
+
+    Few rows are multiplied as fast as W is read, so their bfloat is widened, exactly, where more rows take pairs or
+    tiles.
+
+    Args:
+        m: Rows of A and C, "" where they are known at run time.
+        elements: Elements of A and W.
+        level: Level of the instruction set.
+        features: LLVM's names of what the processor has beyond the level.
+
+    Raises:
+        UnsupportedError: When no arithmetic covers ``elements`` at ``level``.
+
+    >>> arithmetic_of(64, ("bfloat", "bfloat"), "x86-64-v4", frozenset({"avx512bf16"})).depth
+    2
+    """
+    if isinstance(m, int) and m <= _FEW_ROWS:
+        return arithmetic(elements, level, features - {"avx512bf16"})
+    return tiles(elements, level, features) or arithmetic(elements, level, features)
 
 
 def gemm(
@@ -78,7 +103,7 @@ def gemm(
         a: Read in place, or copied once when its elements are not those that are multiplied.
         w: Read in place when its rows are short or m is small, else copied to scratch strip by strip.
         c: The sums.
-        level: "x86-64-v3" or "x86-64-v4".
+        level: "x86-64-v3", "x86-64-v4" or "aarch64-neon".
         features: LLVM's names of what the processor has beyond the level. All are used: none is detected.
         scratch: ptr operand, aligned to 64 bytes, of :func:`scratch_nbytes` bytes.
 
@@ -87,7 +112,7 @@ def gemm(
         ArgumentError: When an extent is not positive, or C has another element than the sums.
     """
     _check_extents(1 if isinstance(m, str) else m, n, k)
-    how = _how(m, (a.element, w.element), level, features)
+    how = arithmetic_of(m, (a.element, w.element), level, features)
     if c.element != how.sum:
         raise ArgumentError(
             f"gemm: C holds the sums of {a.element} by {w.element}. Got {c.element}. {how.sum} is accepted."
@@ -152,12 +177,6 @@ def _widths(how: Arithmetic, n: int) -> list[int]:
     if how.padded > 1:
         return [STRIP_WIDTH] * -(-n // STRIP_WIDTH)
     return [vectors * how.lanes for vectors in strip_vectors(how, n)]
-
-
-def _how(m: int | str, elements: tuple[str, str], level: str, features: frozenset[str]) -> Arithmetic:
-    if isinstance(m, int) and m <= _FEW_ROWS:
-        return arithmetic(elements, level, features - {"avx512bf16"})
-    return tiles(elements, level, features) or arithmetic(elements, level, features)
 
 
 def _check_extents(m: int, n: int, k: int) -> None:
