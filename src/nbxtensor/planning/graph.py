@@ -52,6 +52,12 @@ class Ref:
     spec: Spec
     offset: int = 0
 
+    def __str__(self) -> str:
+        """Return the view as text: buffer, dtype and shape, then offset and strides where it is not packed from 0."""
+        text = f"b{self.buffer} {self.spec.dtype}{list(self.spec.shape)}"
+        text += f" at {self.offset}" if self.offset else ""
+        return text if self.spec.is_contiguous else f"{text} by {list(self.spec.strides)}"
+
     @property
     def span(self) -> tuple[int, int]:
         """First byte of the buffer the view touches, and the byte after the last one."""
@@ -105,6 +111,21 @@ class Graph:
     def of_kind(self, kind: Kind) -> Iterator[tuple[int, GraphBuffer]]:
         """Yield (index, buffer) of every buffer of ``kind``, in order."""
         return ((i, b) for i, b in enumerate(self.buffers) if b.kind == kind)
+
+    def __str__(self) -> str:
+        """Return the graph as text: a line per buffer that comes from outside, per node and for the outputs."""
+        lines = [f"{self.name}: {len(self.buffers)} buffers, {len(self.nodes)} nodes"]
+        for index, buffer in enumerate(self.buffers):
+            if buffer.kind != "temporary":
+                view = f" {Ref(index, buffer.spec)}" if buffer.spec else f" b{index}"
+                lines.append(f"  {buffer.kind}{view}{' ' + buffer.name if buffer.name else ''}, {buffer.nbytes} bytes")
+        for place, node in enumerate(self.nodes):
+            given = [f"{name}={ref}" for name, ref in node.operands.items()]
+            given += [f"{name}={value!r}" for name, value in node.params.items()]
+            results = ", ".join(str(ref) for ref in node.outputs)
+            lines.append(f"  {place}: {results} = {node.op.name}({', '.join(given)})")
+        lines.append(f"  return {', '.join(str(ref) for ref in self.outputs)}")
+        return "\n".join(lines)
 
     def check(self) -> Graph:
         """Return the graph itself after checking it.

@@ -1,0 +1,350 @@
+"""The plan of a graph on a target: every kernel chosen, every byte placed, checked and priced, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, Protocol
+
+from nbxtensor import op as declared
+from nbxtensor.errors import FormatError, NbxError, PlanError
+from nbxtensor.op import Target
+from nbxtensor.planning.document import RUNTIME, Describer, Resolver, op_name, read_document, write_document
+from nbxtensor.planning.graph import Graph, GraphBuffer, Node, Ref
+from nbxtensor.planning.lifetimes import Lifetime, buffer_id, graph_lifetimes, workspace_id
+from nbxtensor.planning.picture import draw
+from nbxtensor.planning.placement import lower_bound, place
+from nbxtensor.planning.price import Price, price_graph
+from nbxtensor.planning.report import at_peak, difference, summary
+from nbxtensor.planning.steps import PlanStep, choose
+from nbxtensor.planning.verify import verify_placement
+
+__all__ = ["ALIGNMENT", "Area", "Loader", "Location", "Plan", "plan"]
+
+Area = Literal["arena", "weights", "state"]
+ALIGNMENT = 256  # what device allocators give at least (cudaMalloc states it), and a multiple of every cache line
+_FORMAT, _VERSION = "nbxtensor.plan", 1
+_AREAS: Mapping[str, Area] = {
+    "input": "arena",
+    "temporary": "arena",
+    "weight": "weights",
+    "constant": "weights",
+    "state": "state",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a buffer lies.
+
+    Attributes:
+        area: "arena" (inputs and temporaries), "weights" (weights and constants) or "state".
+        offset: Bytes from the start of the area.
+        nbytes: Size of the buffer.
+    """
+
+    area: Area
+    offset: int
+    nbytes: int
+
+
+Progress = Callable[[int, int, str], None]
+
+
+class Loader(Protocol):
+    """What makes a plan run: a device runtime."""
+
+    def load(self, plan: Plan, weights: Mapping[str, Any], progress: Progress | None = None) -> Any:
+        """Return the program that runs ``plan`` with ``weights`` (values by name)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A graph on a target with everything decided before the first run.
+
+    Attributes:
+        graph: The graph.
+        target: What it is planned for.
+        steps: What each node runs: kernel, launches, cost.
+        locations: Where each buffer of the graph lies; None for a temporary that no node touches.
+        workspaces: Offset in the arena of each node's workspace buffers, by name.
+        arena_nbytes: Bytes of the arena: inputs, temporaries and workspace share it.
+        weights_nbytes: Bytes of the weights and constants.
+        state_nbytes: Bytes of the state.
+        alignment: What every offset is a multiple of and every size is rounded up to, in bytes. Each area begins at
+            a multiple of it.
+        lower_bound: Most bytes in use in the arena at one moment: no placement needs less.
+        algorithm: What found the offsets.
+        loader: The runtime that `load` hands the plan to; no part of the plan's data.
+    """
+
+    graph: Graph
+    target: Target
+    steps: tuple[PlanStep, ...]
+    locations: tuple[Location | None, ...]
+    workspaces: tuple[Mapping[str, int], ...]
+    arena_nbytes: int
+    weights_nbytes: int
+    state_nbytes: int
+    alignment: int
+    lower_bound: int
+    algorithm: str
+    loader: Loader | None = field(default=None, compare=False, repr=False, metadata=RUNTIME)
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the arena that are ever in use: its size."""
+        return self.arena_nbytes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory in all: arena, weights and state."""
+        return self.arena_nbytes + self.weights_nbytes + self.state_nbytes
+
+    @property
+    def ratio(self) -> float:
+        """Peak over lower bound; 1.0 is perfect."""
+        return self.peak / self.lower_bound if self.lower_bound else 1.0
+
+    @cached_property
+    def lifetimes(self) -> tuple[Lifetime, ...]:
+        """When each buffer and workspace in the arena is in use, counted in launches."""
+        return graph_lifetimes(self.graph, self.steps, self.alignment)
+
+    @cached_property
+    def offsets(self) -> Mapping[str, int]:
+        """Offset in the arena of everything in `lifetimes`, by id."""
+        found = {
+            buffer_id(index): location.offset
+            for index, location in enumerate(self.locations)
+            if location is not None and location.area == "arena" and location.nbytes
+        }
+        for node, names in enumerate(self.workspaces):
+            found.update((workspace_id(node, name), offset) for name, offset in names.items())
+        return found
+
+    @property
+    def weights(self) -> Mapping[str, Location]:
+        """Where each weight lies, by name."""
+        found = ((b.name, self.locations[i]) for i, b in self.graph.of_kind("weight"))
+        return {name: location for name, location in found if location is not None}
+
+    @cached_property
+    def largest_op(self) -> tuple[int, int] | None:
+        """The node whose own operands, results and workspace take most at one moment, and those bytes.
+
+        No order of the nodes and no placement needs less; only other kernels do. None for a graph without nodes.
+        """
+        known = {x.id: x for x in self.lifetimes}
+        best: tuple[int, int] | None = None
+        start = 0
+        for place_, (node, step) in enumerate(zip(self.graph.nodes, self.steps, strict=True)):
+            ids = {buffer_id(ref.buffer) for ref in (*node.operands.values(), *node.outputs)}
+            ids |= {workspace_id(place_, buffer.name) for buffer in step.cost.buffers}
+            nbytes = lower_bound(_during(known, ids, start, start + step.moments))
+            if best is None or nbytes > best[1]:
+                best = place_, nbytes
+            start += step.moments
+        return best
+
+    def price(self) -> Price:
+        """Return what a run costs on the target, from declared costs and the target's facts; no device is needed.
+
+        Raises:
+            MissingFactError: The target does not state a number that is needed.
+        """
+        return price_graph(self.graph, self.steps, self.target)
+
+    def load(self, weights: Mapping[str, Any], *, progress: Progress | None = None) -> Any:
+        """Return a program that runs the plan, made by its loader.
+
+        Args:
+            weights: Value of every weight, by name.
+            progress: Called as (done, total, op) before the kernels of each node are compiled or fetched.
+
+        Raises:
+            PlanError: The plan has no loader.
+        """
+        if self.loader is None:
+            raise PlanError(
+                f"{self.graph.name}: the plan was made without a device runtime. Got no loader. Pass one to plan() "
+                "or Plan.from_json()."
+            )
+        return self.loader.load(self, weights, progress)
+
+    def check(self, *, limit: int | None = None) -> Plan:
+        """Return the plan itself after checking it anew: the graph, and every area against its lifetimes.
+
+        Args:
+            limit: Most bytes of device memory in all.
+
+        Raises:
+            PlanError: The plan is larger than the limit, does not fit its graph, or lets two buffers in use share a
+                byte; see `verify_placement`.
+        """
+        self.graph.check()
+        if limit is not None and self.nbytes > limit:
+            raise PlanError(
+                f"{self.graph.name}: the plan stays within the limit. Got {self.nbytes} bytes (arena "
+                f"{self.arena_nbytes}, weights {self.weights_nbytes}, state {self.state_nbytes}) and a limit of "
+                f"{limit}. At the peak of the arena: {', '.join(at_peak(self)) or 'nothing'}."
+            )
+        counts = len(self.graph.buffers), len(self.graph.nodes), len(self.graph.nodes)
+        if counts != (len(self.locations), len(self.steps), len(self.workspaces)):
+            raise PlanError(
+                f"{self.graph.name}: a plan has a location per buffer and a step per node. Got {len(self.locations)}, "
+                f"{len(self.steps)} steps and {len(self.workspaces)} workspaces for {counts[0]} buffers and "
+                f"{counts[1]} nodes."
+            )
+        for index, (buffer, location) in enumerate(zip(self.graph.buffers, self.locations, strict=True)):
+            right = (_AREAS[buffer.kind], buffer.nbytes)
+            if location is None and buffer.kind == "temporary":
+                continue  # where a node touches it, `verify_placement` misses it below
+            if location is None or (location.area, location.nbytes) != right:
+                raise PlanError(
+                    f"{self.graph.name}: a buffer lies in the area of its kind, with its size. Got {location} for "
+                    f"buffer {index} ({buffer.kind}, {buffer.nbytes} bytes)."
+                )
+        verify_placement(self.lifetimes, self.offsets, self.arena_nbytes)
+        for area, nbytes in (("weights", self.weights_nbytes), ("state", self.state_nbytes)):
+            kept = {buffer_id(i): x for i, x in enumerate(self.locations) if x is not None and x.area == area}
+            whole = [Lifetime(name, 0, 1, x.nbytes, self.alignment) for name, x in kept.items()]
+            verify_placement(whole, {name: x.offset for name, x in kept.items()}, nbytes)
+        return self
+
+    def to_json(self, describe: Describer = op_name) -> str:
+        """Return the plan as text: a versioned JSON document, ops by name, constants in base64.
+
+        Args:
+            describe: What tells an op from all others, as plain data that `from_json` resolves: left out, its name.
+                An op made for one use (a fused expression) needs more than that.
+
+        Raises:
+            FormatError: A parameter of a node is no plain data.
+        """
+        return write_document(_FORMAT, _VERSION, self, describe)
+
+    @classmethod
+    def from_json(cls, text: str, resolve: Resolver, *, loader: Loader | None = None) -> Plan:
+        """Return the plan that `to_json` wrote, checked anew.
+
+        Args:
+            text: The document.
+            resolve: Op by name, or by what `to_json` was told to write for it.
+            loader: The runtime for `load`.
+
+        Raises:
+            FormatError: Not a plan, a version that is not read, damaged, or an op or a kernel that is not to be had.
+        """
+        found = read_document(text, _FORMAT, _VERSION, (*_CLASSES, cls), resolve)
+        if not isinstance(found, cls):
+            raise FormatError(f"{_FORMAT}: the content is a plan. Got {type(found).__name__}.")
+        try:
+            found = replace(found, loader=loader).check()
+        except (NbxError, TypeError, ValueError, LookupError, AttributeError) as error:
+            raise FormatError(f"{_FORMAT}: the document is not a valid plan. {error}") from error
+        for node, step in zip(found.graph.nodes, found.steps, strict=True):
+            known = [k.name for k in node.op.kernels]
+            if step.kernel and step.kernel not in known:
+                raise FormatError(
+                    f"{_FORMAT}: {node.op.name} has the kernel that was chosen. Got {step.kernel!r}. It has "
+                    f"{', '.join(known) or 'none'}."
+                )
+        return found
+
+    def svg(self) -> str:
+        """Return a picture of the arena as SVG: time across, address up, one colour per op family, with tooltips."""
+        return draw(self)
+
+    def diff(self, other: Plan) -> str:
+        """Return, as text, in what ``other`` differs: sizes, kernels, and where results lie; "" where in nothing."""
+        return difference(self, other)
+
+    def __str__(self) -> str:
+        """Return the plan on one screen."""
+        return summary(self)
+
+
+_CLASSES = (
+    declared.Buffer,
+    declared.Cost,
+    declared.Expression,
+    declared.Launch,
+    declared.Number,
+    declared.Pointer,
+    declared.Scalar,
+    declared.Source,
+    declared.Spec,
+    declared.Step,
+    declared.Target,
+    Graph,
+    GraphBuffer,
+    Location,
+    Node,
+    PlanStep,
+    Ref,
+)
+
+
+def plan(
+    graph: Graph,
+    target: Target,
+    *,
+    limit: int | None = None,
+    loader: Loader | None = None,
+    alignment: int = ALIGNMENT,
+) -> Plan:
+    """Plan a graph on a target: choose every kernel, place every byte, and check the result.
+
+    Args:
+        graph: The graph.
+        target: What it will run on; the device need not be there.
+        limit: Most bytes of device memory in all.
+        loader: The runtime that `Plan.load` uses.
+        alignment: What every offset is a multiple of, in bytes.
+
+    Raises:
+        PlanError: The graph or a declaration breaks a rule, or the plan is larger than the limit.
+        UnsupportedError: No kernel serves a node on the target.
+        MissingFactError: A kernel's declaration needs a number that the target does not state.
+    """
+    graph.check()
+    steps = choose(graph, target)
+    placed = place(graph_lifetimes(graph, steps, alignment))
+    ends = {"arena": placed.peak, "weights": 0, "state": 0}
+    locations: list[Location | None] = []
+    for index, buffer in enumerate(graph.buffers):
+        area = _AREAS[buffer.kind]
+        offset = placed.offsets.get(buffer_id(index)) if area == "arena" else ends[area]
+        if area != "arena":
+            ends[area] += -(-buffer.nbytes // alignment) * alignment
+        elif not buffer.nbytes:
+            offset = 0
+        locations.append(None if offset is None else Location(area, offset, buffer.nbytes))
+    workspaces = tuple(
+        {b.name: placed.offsets[workspace_id(place_, b.name)] for b in step.cost.buffers if b.nbytes}
+        for place_, step in enumerate(steps)
+    )
+    return Plan(
+        graph=graph,
+        target=target,
+        steps=steps,
+        locations=tuple(locations),
+        workspaces=workspaces,
+        arena_nbytes=ends["arena"],
+        weights_nbytes=ends["weights"],
+        state_nbytes=ends["state"],
+        alignment=alignment,
+        lower_bound=placed.lower_bound,
+        algorithm=placed.algorithm,
+        loader=loader,
+    ).check(limit=limit)
+
+
+def _during(known: Mapping[str, Lifetime], ids: set[str], start: int, end: int) -> Iterator[Lifetime]:
+    """Yield those of ``ids`` that are in use in [start, end), cut to it."""
+    for x in (known[name] for name in sorted(ids) if name in known):
+        if x.lower < end and x.upper > start:
+            yield replace(x, lower=max(x.lower, start), upper=min(x.upper, end))
