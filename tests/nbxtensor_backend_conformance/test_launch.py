@@ -148,6 +148,17 @@ def test_a_replay_runs_every_launch_in_order_each_time(subject, load, arrays):
         assert arrays.same(address[1], expected)
 
 
+def test_a_profile_runs_once_and_times_every_launch(subject, load, arrays):
+    bound, out, expected = affine_launch(load(), arrays, 300)
+    replay = subject.backend.record([bound, bound], subject.index)
+    if not hasattr(replay, "profile"):
+        pytest.skip("this backend cannot time launches one by one")
+    measured = replay.profile()
+    assert len(measured) == 2
+    assert min(measured) >= 0
+    assert arrays.same(out, expected)
+
+
 def test_recording_runs_nothing(subject, load, arrays):
     bound, out, expected = affine_launch(load(), arrays, 300)
     replay = subject.backend.record([bound], subject.index)

@@ -127,6 +127,10 @@ class Replay(Protocol):
         """Run all launches once, in order, and wait until they are done."""
         ...
 
+    def profile(self) -> tuple[float, ...]:
+        """(optional) Run all launches once and return the nanoseconds of each; absent where they cannot be told."""
+        ...
+
 
 class Backend(Protocol):
     """One kind of device.

@@ -85,3 +85,12 @@ def test_a_launch_too_small_to_split_runs_on_its_caller(cpu):
 def test_a_device_that_is_not_there_is_refused(cpu):
     with pytest.raises(MissingFactError, match=r"device cpu:1 is not known. The CPU is one device, cpu:0"):
         cpu.launch(Bound(cpu.load(compiled("nothing")), (1, 1, 1), ()), 1)
+
+
+def test_a_kernel_is_loaded_once_while_it_is_held(cpu):
+    made = compiled("nothing")
+    kernel = cpu.load(made)
+    assert cpu.load(Compiled(made.name, bytes(made.binary), (), made.metadata)) is kernel
+    assert cpu.load(compiled("note")) is not kernel
+    other = cpu.load(Compiled(made.name, made.binary, (("n", "i32"),), made.metadata))
+    assert other.compiled.parameters == (("n", "i32"),)

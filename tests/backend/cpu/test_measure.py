@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.backend.cpu.native_kernels import HEAD
 
-from nbxtensor.backend.cpu import levels, measure, pool, probes
+from nbxtensor.backend.cpu import facts_file, levels, measure, pool, probes
 from nbxtensor.backend.cpu.device import CpuBackend
 from nbxtensor.settings import set_cache_directory
 
@@ -45,15 +45,15 @@ def test_facts_are_absent_until_asked_for_and_kept_then(cpu, monkeypatch):
 @pytest.mark.usefixtures("small")
 def test_the_file_says_what_was_measured_when_and_with_what(cpu):
     cpu.measured_facts(create=True)
-    text = measure.facts_path(pool.threads()).read_text()
-    assert f"processor: {measure.processor_name()}" in text
+    text = facts_file.facts_path(pool.threads()).read_text()
+    assert f"processor: {facts_file.processor_name()}" in text
     assert re.search(r"^date: '\d{4}-\d\d-\d\d'$", text, re.MULTILINE)
     assert re.search(r"^  nbxtensor: ", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("damage", ["{", "", "[1]", "format: 0", "format: 1\nlevel: other\nfacts: {}"])
 def test_a_file_that_is_none_counts_as_absent(cpu, damage):
-    path = measure.facts_path(pool.threads())
+    path = facts_file.facts_path(pool.threads())
     path.parent.mkdir(parents=True)
     path.write_text(damage)
     assert cpu.measured_facts() == {}

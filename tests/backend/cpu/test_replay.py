@@ -1,3 +1,4 @@
+import ctypes
 import threading
 import tracemalloc
 
@@ -133,6 +134,33 @@ def test_a_run_allocates_nothing(setting, size):
     # The bound is an interpreter frame or two, none of which outlives its call: nothing that grows with the launches.
     assert after - before <= 128
     assert peak - before <= 1024
+
+
+class Mallinfo(ctypes.Structure):
+    _fields_ = tuple((f"field{i}", ctypes.c_size_t) for i in range(10))
+
+    @property
+    def in_use(self):
+        return self.field7 + self.field4  # bytes in use in the heap, and in blocks mapped on their own
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_run_leaves_the_c_heap_as_it_is(setting, size):
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallinfo2"):
+        pytest.skip("the C library does not tell what is in use")
+    library.mallinfo2.restype = Mallinfo
+    setting.size = size
+    buffers = np.zeros((2, 64), np.int64)
+    run = setting.record(shifts(buffers, 20, lambda k: float(k % 2))).run
+    run()
+    before, after = [], []
+    for _ in range(5):  # the interpreter itself may allocate now and then: the heap has to be still at least once
+        before.append(library.mallinfo2().in_use)
+        for _ in range(100):
+            run()
+        after.append(library.mallinfo2().in_use)
+    assert any(a == b for a, b in zip(after, before, strict=True))
 
 
 def test_threads_that_run_at_once_do_not_disturb_each_other(setting):

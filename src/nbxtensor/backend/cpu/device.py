@@ -7,10 +7,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
+from weakref import WeakValueDictionary
 
 from nbxtensor.backend import device_files
 from nbxtensor.backend.contract import Bound, Compiled, KernelRequest
-from nbxtensor.backend.cpu import levels, measure, pool
+from nbxtensor.backend.cpu import levels, pool
+from nbxtensor.backend.cpu.facts_file import stored_facts, write_facts
 from nbxtensor.backend.cpu.forks import in_child
 from nbxtensor.backend.cpu.host import HostMemory
 from nbxtensor.backend.cpu.host_kernel import HostKernel
@@ -46,6 +48,7 @@ class CpuBackend:
         self._memory = HostMemory()
         self._cache = KernelCache()
         self._compiled: dict[tuple[str, str, frozenset[str]], Compiled] = {}
+        self._loaded: WeakValueDictionary[tuple[object, ...], HostKernel] = WeakValueDictionary()
         self._scratch = Scratch()
         self._forget()
         in_child(self._forget)
@@ -53,7 +56,9 @@ class CpuBackend:
         self._cores = pool.measured_threads()  # asking takes longer than a launch
 
     def _forget(self) -> None:
-        self._starting = threading.Lock()  # after a fork a thread that is gone may hold the old one
+        # After a fork a thread that is gone may hold the old ones. One thread compiles at a time: Triton does not say
+        # that more may.
+        self._starting, self._compiling = threading.Lock(), threading.Lock()
 
     def count(self) -> int:
         """Return 1."""
@@ -79,12 +84,13 @@ class CpuBackend:
             create: Whether to measure what was not measured before, which keeps the processor busy for half a second.
         """
         workers = self._threads()
-        facts = measure.stored_facts(workers)
+        facts = stored_facts(workers)
         if not facts and create:
             from nbxtensor.backend.cpu.codegen import object_code
+            from nbxtensor.backend.cpu.measure import measure
 
-            facts = measure.measure(workers, object_code, self.load, self.record)
-            measure.write_facts(facts, workers)
+            facts = measure(workers, object_code, self.load, self.record)
+            write_facts(facts, workers)
         return facts
 
     def memory(self, index: int = 0) -> HostMemory:
@@ -113,13 +119,14 @@ class CpuBackend:
             key = kernel_key(request, target)
             found = self._cache.read(key)
             if found is None:
-                found = _compile(request, target)
+                with self._compiling:
+                    found = _compile(request, target)
                 self._cache.write(key, found)
             self._compiled[place] = found
         return found
 
     def load(self, compiled: Compiled, index: int = 0) -> HostKernel:
-        """Make a compiled kernel ready to launch.
+        """Make a compiled kernel ready to launch; as long as it is held, loading it again returns the same.
 
         Raises:
             MissingFactError: ``index`` is not 0.
@@ -128,8 +135,12 @@ class CpuBackend:
         """
         self._only(index)
         arch, wanted = str(compiled.metadata["arch"]), frozenset[str](compiled.metadata["features"])
-        _check_runs(compiled.name, arch, wanted)
-        return HostKernel(compiled)
+        place = (compiled.name, compiled.binary, compiled.parameters)
+        kernel = self._loaded.get(place)
+        if kernel is None:
+            _check_runs(compiled.name, arch, wanted)
+            kernel = self._loaded[place] = HostKernel(compiled)
+        return kernel
 
     def launch(self, bound: Bound, index: int = 0) -> None:
         """Run one launch and wait until it is done.
@@ -188,15 +199,15 @@ class CpuBackend:
         _check_runs(compiled.name, str(compiled.metadata["arch"]), frozenset())
         with self._starting:
             if self._runtime is None:
-                self._runtime = self._loaded(compiled)
+                self._runtime = self._with_team(compiled)
 
     def _start(self) -> tuple[Native, Team]:
         with self._starting:
             if self._runtime is None:
-                self._runtime = self._loaded(self.runtime())
+                self._runtime = self._with_team(self.runtime())
             return self._runtime
 
-    def _loaded(self, compiled: Compiled) -> tuple[Native, Team]:
+    def _with_team(self, compiled: Compiled) -> tuple[Native, Team]:
         native = Native(compiled.binary, futex=has_futex())
         return native, Team(native)
 

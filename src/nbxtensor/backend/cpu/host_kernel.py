@@ -37,7 +37,17 @@ class HostKernel:
         scratch_nbytes: Scratch that each thread running it needs.
     """
 
-    __slots__ = ("_bfloats", "_module", "_ranges", "_single", "_slots", "address", "compiled", "scratch_nbytes")
+    __slots__ = (
+        "__weakref__",
+        "_bfloats",
+        "_module",
+        "_ranges",
+        "_single",
+        "_slots",
+        "address",
+        "compiled",
+        "scratch_nbytes",
+    )
 
     def __init__(self, compiled: Compiled) -> None:
         self.compiled = compiled
