@@ -45,7 +45,20 @@ def _result(call: Call) -> Spec:
             raise DtypeError(f"attention: a mask of bool (True takes part) or float (added). Got {mask.dtype}.")
         if mask.ndim > 4 or shapes.broadcast_shapes(mask.shape, scores) != scores:
             raise ShapeError(f"attention: a mask that broadcasts to {scores}. Got shape {mask.shape}.")
-    return Spec((*q.shape[:3], v.shape[3]), q.dtype)
+    return _in_order_of(q, Spec((*q.shape[:3], v.shape[3]), q.dtype))
+
+
+def _in_order_of(q: Spec, result: Spec) -> Spec:
+    """Return ``result`` with its axes in memory in the order of those of ``q``, densely.
+
+    Heads that lie side by side in each token's row stay so, and joining them again is a view.
+    """
+    order = sorted(range(q.ndim), key=lambda axis: (-q.strides[axis], axis))
+    if order[-1] != q.ndim - 1:
+        return result
+    packed = shapes.contiguous_strides(tuple(result.shape[axis] for axis in order))
+    strides = tuple(packed[order.index(axis)] for axis in range(result.ndim))
+    return Spec(result.shape, result.dtype, strides)
 
 
 def _power_of_two(n: int) -> int:
@@ -191,6 +204,6 @@ def attention(
     q is ``[batch, heads, queries, width]``, k and v are ``[batch, groups, keys, width]``; each group of keys serves
     ``heads / groups`` neighbouring heads. A bool mask says which pairs take part, a float mask is added; it
     broadcasts to ``[batch, heads, queries, keys]``. ``is_causal`` lets query i see keys 0 to i. ``scale`` is
-    ``1 / sqrt(width)`` where left out. A query that sees no key gives zeros. Sums are kept in float32.
+    ``1 / sqrt(width)`` where left out. The result lies in memory in the order of q's axes. A query that sees no key gives zeros. Sums are kept in float32.
     """
     raise NotImplementedError
