@@ -132,12 +132,13 @@ def test_a_limit_holds_for_all_memory():
 
 def test_a_loader_makes_it_run():
     class Echo:
-        def load(self, made, weights):
-            return made, weights
+        def load(self, made, weights, progress=None):
+            return made, weights, progress
 
     weights = {"w": np.ones((16, 8), np.float32)}
     made = plan(small(), ops.TARGET, loader=Echo())
-    assert made.load(weights) == (made, weights)
+    assert made.load(weights) == (made, weights, None)
+    assert made.load(weights, progress=print)[2] is print
     assert made == plan(small(), ops.TARGET)
     with pytest.raises(PlanError, match="without a device runtime"):
         plan(small(), ops.TARGET).load(weights)
