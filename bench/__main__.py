@@ -35,9 +35,10 @@ def main() -> None:
     print("malloc keeps what is freed" if machine.keep_memory() else "malloc gives back what is freed")
     lines = Lines(keep=not asked.no_write)
     groups = asked.groups or GROUPS
-    for count in counts:
+    for count in counts:  # before any peer has threads of its own
         for name, unit in _RATES.items():
             lines.add("machine", name, unit=unit, ours=machine.rates(count)[name] / 1e9, threads=count)
+    for count in counts:
         if "ops" in groups:
             ops.run(lines, count, only=asked.only, turns=asked.turns, seconds_each=asked.seconds)
         if "minilm" in groups:

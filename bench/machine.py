@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import peers
-from nbxtensor.backend.cpu import backend, blas, levels, measure, pool
+from nbxtensor.backend.cpu import backend, blas, facts_file, levels, measure, pool
 from nbxtensor.backend.cpu.codegen import object_code
 from nbxtensor.backend.cpu.cores import measured_cores
 
@@ -56,7 +56,7 @@ def set_threads(count: int) -> None:
 
 def device() -> str:
     """Return what this processor calls itself."""
-    return measure.processor_name()
+    return facts_file.processor_name()
 
 
 def slug() -> str:
@@ -102,15 +102,3 @@ def rates(threads: int) -> Mapping[str, float]:
     pool.set_threads(threads)
     device = backend()
     return measure.measure(threads, object_code, device.load, device.record)
-
-
-def floor(threads: int, *, nbytes: float = 0, flops: float = 0, dtype: str = "float32") -> tuple[float, str]:
-    """Return the least seconds that moving ``nbytes`` and computing ``flops`` can take, and which of them it is.
-
-    Bytes count read plus written, against the rate of a copy; operations against products of the dtype.
-    """
-    known = rates(threads)
-    moving = nbytes / known["memory.copy_bandwidth"]
-    rate = known.get(f"rates.matrix.{dtype}")
-    computing = flops / rate if rate else 0.0
-    return (moving, "bytes") if moving >= computing else (computing, "flops")

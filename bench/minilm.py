@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
+import time
 from collections import defaultdict
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import machine, peers
+from bench import floors, machine, peers
 from bench.lines import Lines, seconds
 from bench.race import Contender, agree, race
 from nbxtensor.backend.cpu import levels
@@ -54,7 +55,7 @@ def run(lines: Lines, threads: int, *, turns: int = 25, seconds_each: float = 30
         medians = {name: tokens / timing.median for name, timing in timings.items()}
         best = {name: round(tokens / timing.least, 1) for name, timing in timings.items()}
         cost = plan.price().total
-        floor, limit = machine.floor(threads, flops=cost.flops)
+        floor, limit = floors.seconds(0.0, cost.flops, "float32", threads)
         lines.add(
             "minilm",
             f"batch {batch}, {TOKENS} tokens",
@@ -72,7 +73,7 @@ def run(lines: Lines, threads: int, *, turns: int = 25, seconds_each: float = 30
             goal="1.0 x onnxruntime",
             clock="thread" if threads == 1 else "wall",
         )
-        profile(plan, recording)
+        profile(plan, recording, threads)
 
 
 def _ours(recording: Any, ids: np.ndarray, mask: np.ndarray) -> Contender:
@@ -108,9 +109,9 @@ def _apart(contenders: list[Contender]) -> float:
     return float(f"{worst:.1e}")
 
 
-def profile(plan: Any, recording: Any, *, runs: int = 15) -> None:
-    """Show where the time of a run goes, by op and shape."""
-    took = np.median([recording.profile() for _ in range(runs)], axis=0)
+def profile(plan: Any, recording: Any, threads: int, *, runs: int = 9) -> None:
+    """Show where the time of a run goes, by op and shape: processor time of one thread, wall time of several."""
+    took = np.median([_alone(recording) if threads == 1 else recording.profile() for _ in range(runs)], axis=0)
     spent: dict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
     for node, nanoseconds in zip(recording.program.nodes, took, strict=True):
         found = plan.graph.nodes[node]
@@ -122,7 +123,18 @@ def profile(plan: Any, recording: Any, *, runs: int = 15) -> None:
         entry[1] += nanoseconds
         entry[2] += cost.flops
     for name, (count, nanoseconds, flops) in sorted(spent.items(), key=lambda item: -item[1][1]):
-        print(
-            f"    {nanoseconds / 1e3:10.1f} us  {count:3.0f} x  {flops / max(nanoseconds, 1):7.1f} GFLOP/s  {name[:90]}"
-        )
-    print(f"    {took.sum() / 1e3:10.1f} us  in all, wall, on {levels.detect()}", flush=True)
+        rate = flops / max(nanoseconds, 1)
+        print(f"    {nanoseconds / 1e3:10.1f} us  {count:3.0f} x  {rate:7.1f} GFLOP/s  {name[:90]}")
+    print(f"    {took.sum() / 1e3:10.1f} us  in all, on {levels.detect()}", flush=True)
+
+
+def _alone(recording: Any) -> list[float]:
+    """Return the nanoseconds of processor time of each launch, run in order, one at a time."""
+    program = recording.program
+    took: list[float] = []
+    for bound in program.launches:
+        replay = program.device.backend.record([bound])
+        began = time.thread_time_ns()
+        replay.run()
+        took.append(float(time.thread_time_ns() - began))
+    return took

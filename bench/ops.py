@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench import machine, ours, peers
+from bench import floors, machine, ours, peers
 from bench.lines import Lines, seconds
 from bench.race import agree, race
 from nbxtensor.errors import NbxError
@@ -33,13 +33,11 @@ def run(lines: Lines, threads: int, *, only: str = "", turns: int = 25, seconds_
         except (NbxError, ValueError, TypeError) as error:
             print(f"ops      {timed.name}: not timed: {type(error).__name__}: {error}", flush=True)
             continue
-        timings = race([*contenders, *found], threads=threads, turns=turns, seconds=seconds_each)
+        cost = timed.op.kernel(timed.call).cost(timed.call)
+        bare = floors.moving(cost.read, cost.written, threads)
+        timings = race([*contenders, *found, bare], threads=threads, turns=turns, seconds=seconds_each)
+        floor, limit = floors.seconds(timings.pop(floors.NAME).median, cost.flops, cost.matrix or "float32", threads)
         medians, least = seconds(timings, 1e3)
-        call = timed.call
-        cost = timed.op.kernel(call).cost(call)
-        floor, limit = machine.floor(
-            threads, nbytes=cost.read + cost.written, flops=cost.flops, dtype=cost.matrix or "float32"
-        )
         lines.add(
             "ops",
             timed.name,
