@@ -424,7 +424,7 @@ def test_gather(sizes, axis, level):
 def _sorted(out, x, N: tl.constexpr):
     i = tl.arange(0, N)
     tl.store(out + i, tl.sort(tl.load(x + i)))
-    tl.store(out + N + i, tl.flip(tl.load(x + i)))
+    tl.store(out + N + i, tl.flip(tl.load(x + i), 0))
 
 
 @pytest.mark.parametrize("n", [2, 16, 64])
