@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from nbxtensor.capture import (
         Program,
         Recording,
+        load_plan,
         plan,
+        save_plan,
     )
     from nbxtensor.op import (
         Spec,
@@ -220,7 +222,7 @@ __version__ = "0.0.1"
 _PLACES = {
     name: module
     for module, names in {
-        "nbxtensor.capture": "Program Recording plan",
+        "nbxtensor.capture": "Program Recording load_plan plan save_plan",
         "nbxtensor.op": "Spec",
         "nbxtensor.ops.attention.op": "attention",
         "nbxtensor.ops.index.op": "embedding take take_along_axis",
@@ -353,6 +355,7 @@ __all__ = [
     "linear",
     "linear_packed",
     "linspace",
+    "load_plan",
     "log",
     "log1p",
     "log2",
@@ -399,6 +402,7 @@ __all__ = [
     "roll",
     "round",
     "rsqrt",
+    "save_plan",
     "selu",
     "sigmoid",
     "sign",

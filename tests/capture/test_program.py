@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nbxtensor as nbx
-from nbxtensor.errors import ArgumentError, CaptureError, DtypeError, NbxError, OutOfMemoryError, PlanError, ShapeError
+from nbxtensor.errors import ArgumentError, CaptureError, DtypeError, FormatError, NbxError, OutOfMemoryError, PlanError, ShapeError
 from nbxtensor.memory import set_limit
 from nbxtensor.ops.launch_observer import set_launch_observer
 
@@ -202,3 +202,20 @@ def test_profile_has_a_time_per_launch(program):
 def test_errors_have_one_root():
     for error in (ArgumentError, CaptureError, DtypeError, OutOfMemoryError, PlanError, ShapeError):
         assert issubclass(error, NbxError)
+
+
+def test_a_plan_is_text_and_back(weights):
+    def fn(p, x, ids):
+        a, b = model(p, x, ids)
+        return nbx.exp(nbx.relu(a) * 0.5 + 1.0), b
+
+    plan = nbx.plan(nbx.trace(fn, *INPUTS, weights=SPECS))
+    assert "fused_pointwise" in {n.op.name for n in plan.graph.nodes}
+    text = nbx.save_plan(plan)
+    again = nbx.load_plan(text)
+    assert nbx.save_plan(again) == text
+    x, ids = drawn(0)
+    for a, b in zip(plan.load(weights)(x, ids), again.load(weights)(x, ids), strict=True):
+        assert a.numpy().tobytes() == b.numpy().tobytes()
+    with pytest.raises(FormatError):
+        nbx.load_plan(text.replace("softmax", "softmix"))

@@ -1,19 +1,25 @@
-"""From a graph to a plan for a device of this machine: passes, the split of load-time work, placement."""
+"""From a graph to a plan for a device of this machine: passes, the split of load-time work, placement; plans as text."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import nbxtensor
 from nbxtensor.capture.program import PlanLoader
 from nbxtensor.memory import limit
+from nbxtensor.op import Expression, Op
+from nbxtensor.ops.pointwise.fused import fused
+from nbxtensor.planning.alias import in_place
 from nbxtensor.planning.graph import Graph
 from nbxtensor.planning.passes import compact, partition, remove_dead
 from nbxtensor.planning.plan import Plan
-from nbxtensor.planning.plan import plan as plan_graph
+from nbxtensor.planning.plan import plan as place_graph
 from nbxtensor.run import Device
 from nbxtensor.run import device as open_device
 from nbxtensor.tracing.fusion import fuse
 from nbxtensor.tracing.packing import pack
 
-__all__ = ["plan"]
+__all__ = ["load_plan", "plan", "save_plan"]
 
 
 def plan(graph: Graph, *, device: str | Device = "cpu", optimize: bool = True) -> Plan:
@@ -22,7 +28,8 @@ def plan(graph: Graph, *, device: str | Device = "cpu", optimize: bool = True) -
     Args:
         graph: What `trace` returned.
         device: Name of the device ("cpu").
-        optimize: Whether pointwise nodes are fused and weights packed; False keeps the nodes as traced.
+        optimize: Whether pointwise nodes are fused, weights packed and results written over operands that die; False
+            keeps the nodes as traced.
 
     Raises:
         PlanError: The graph breaks a rule, or the plan is larger than the memory limit in force.
@@ -34,4 +41,31 @@ def plan(graph: Graph, *, device: str | Device = "cpu", optimize: bool = True) -
     if optimize:
         found = pack(fuse(found), where.target)
     prologue, main = partition(found)
-    return plan_graph(main, where.target, limit=limit(), loader=PlanLoader(where, prologue))
+    if optimize:
+        main = compact(in_place(main, where.target))
+    return place_graph(main, where.target, limit=limit(), prologue=prologue, loader=PlanLoader(where))
+
+
+def save_plan(plan: Plan) -> str:
+    """Return ``plan`` as JSON text, ops by name and fused ones by their expression; `load_plan` reads it."""
+    return plan.to_json(describe=_described)
+
+
+def load_plan(text: str, *, device: str | Device = "cpu") -> Plan:
+    """Return the plan that `save_plan` wrote, checked anew, ready to load on ``device``.
+
+    Raises:
+        FormatError: The text is no plan, is damaged, or names an op or a kernel that this version lacks.
+        MissingFactError: There is no such device.
+    """
+    return Plan.from_json(text, _resolved, loader=PlanLoader(open_device(device)))
+
+
+def _described(op: Op) -> Any:
+    return op.expression or op.name
+
+
+def _resolved(key: Any) -> Op:
+    if isinstance(key, Expression):
+        return fused(key)
+    return getattr(nbxtensor, key).op

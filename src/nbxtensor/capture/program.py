@@ -167,11 +167,9 @@ class PlanLoader:
 
     Attributes:
         device: The device.
-        prologue: What is computed once from the weights, when they are loaded (`planning.passes.partition`).
     """
 
     device: Device
-    prologue: Graph
 
     def load(self, plan: Plan, weights: Mapping[str, Any], progress: Progress | None = None) -> Program:
         """Return the program that runs ``plan`` with ``weights``.
@@ -230,7 +228,8 @@ class PlanLoader:
 
     def _weights(self, plan: Plan, given: Mapping[str, Any]) -> dict[int, Array]:
         """Return the value of every weight and constant of the plan by buffer, the prologue's results among them."""
-        specs = {b.name: _spec(b) for _, b in self.prologue.of_kind("input")}
+        prologue = plan.prologue or Graph((), (), ())
+        specs = {b.name: _spec(b) for _, b in prologue.of_kind("input")}
         direct = {b.name: (i, _spec(b)) for i, b in plan.graph.of_kind("weight") if not b.name.startswith("folded.")}
         specs |= {name: spec for name, (_, spec) in direct.items()}
         lacking = [name for name in specs if name not in given]
@@ -239,7 +238,7 @@ class PlanLoader:
         taken = {name: _weight(plan.graph.name, name, given[name], spec) for name, spec in specs.items()}
         values = {i: taken[name].numpy() for name, (i, _) in direct.items()}
         values |= {i: b.value for i, b in plan.graph.of_kind("constant") if b.value is not None}
-        folded = interpret(self.prologue, taken, self.device)
+        folded = interpret(prologue, taken, self.device)
         names = {b.name: i for i, b in plan.graph.of_kind("weight")}
         values |= {names[f"folded.{n}"]: t.numpy() for n, t in enumerate(folded)}
         return values

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 import numpy as np
 
 from nbxtensor.errors import ArgumentError, UnsupportedError
+from nbxtensor.op.expression import Expression
 from nbxtensor.op.launch import Call, Cost, Launch, Target
 from nbxtensor.op.spec import Spec
 
@@ -98,6 +99,7 @@ class Op:
         cases: Calls to test it with.
         pointwise: How one element is computed, for ops that fuse; None for others.
         doc: The docstring.
+        expression: What a fused pointwise op computes; None for declared ops.
     """
 
     name: str
@@ -110,6 +112,12 @@ class Op:
     cases: tuple[Case, ...]
     pointwise: Callable[[Call], Pointwise] | None = None
     doc: str = ""
+    expression: Expression | None = None
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether each element of a result depends on the operands' elements at its place alone."""
+        return self.pointwise is not None or self.expression is not None
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"

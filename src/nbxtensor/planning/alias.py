@@ -15,7 +15,7 @@ __all__ = ["in_place"]
 def in_place(graph: Graph, target: Target) -> Graph:
     """Return the graph with results written over operands wherever the declarations prove it safe.
 
-    A result takes over an operand's buffer when all of this holds: the op is declared pointwise and its kernel makes
+    A result takes over an operand's buffer when all of this holds: the op is declared elementwise and its kernel makes
     one launch on ``target``, so each element is read before it is written and by the same program; the operand and
     the result are packed, of one shape and one element width of whole bytes, and each is its whole buffer; both
     buffers are temporaries; no later node uses the operand's buffer through any view, and it is no output of the
@@ -60,7 +60,7 @@ def _uses(graph: Graph) -> dict[int, _Use]:
 def _taken_over(graph: Graph, uses: dict[int, _Use], place: int, node: Node, index: int, target: Target) -> int | None:
     """Return the buffer that result ``index`` of ``node`` may take over, or None."""
     result = node.outputs[index]
-    if node.op.pointwise is None or not _whole(graph, result):
+    if not node.op.elementwise or not _whole(graph, result):
         return None
     seen = tuple(node.operands.values())
     written = [ref.buffer for ref in node.outputs]

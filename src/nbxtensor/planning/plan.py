@@ -77,6 +77,7 @@ class Plan:
             a multiple of it.
         lower_bound: Most bytes in use in the arena at one moment: no placement needs less.
         algorithm: What found the offsets.
+        prologue: What is computed once from the weights, when they are loaded (`passes.partition`); None: nothing.
         loader: The runtime that `load` hands the plan to; no part of the plan's data.
     """
 
@@ -91,6 +92,7 @@ class Plan:
     alignment: int
     lower_bound: int
     algorithm: str
+    prologue: Graph | None = None
     loader: Loader | None = field(default=None, compare=False, repr=False, metadata=RUNTIME)
 
     @property
@@ -293,6 +295,7 @@ def plan(
     target: Target,
     *,
     limit: int | None = None,
+    prologue: Graph | None = None,
     loader: Loader | None = None,
     alignment: int = ALIGNMENT,
 ) -> Plan:
@@ -302,6 +305,7 @@ def plan(
         graph: The graph.
         target: What it will run on; the device need not be there.
         limit: Most bytes of device memory in all.
+        prologue: What is computed from the weights when they are loaded, where `passes.partition` split the graph.
         loader: The runtime that `Plan.load` uses.
         alignment: What every offset is a multiple of, in bytes.
 
@@ -339,6 +343,7 @@ def plan(
         alignment=alignment,
         lower_bound=placed.lower_bound,
         algorithm=placed.algorithm,
+        prologue=prologue,
         loader=loader,
     ).check(limit=limit)
 

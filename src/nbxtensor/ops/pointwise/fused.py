@@ -135,6 +135,7 @@ def fused(expression: Expression, name: str = "fused_pointwise") -> Op:
         kernels=(pointwise_kernel(name, plan),),
         cases=(),
         doc=inspect.getdoc(stub) or "",
+        expression=expression,
     )
 
 
