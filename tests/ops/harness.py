@@ -141,6 +141,13 @@ def operand(spec: Spec, rng: np.random.Generator, fill: str = "") -> Laid:
     return laid
 
 
+def lay(values: Values, dtype: str, strides: tuple[int, ...] = ()) -> Laid:
+    """Return given values as a block of ``dtype``, laid out by ``strides`` (row-major for ())."""
+    laid = layout(Spec(values.shape, dtype, strides))
+    laid.values[...] = values
+    return laid
+
+
 def operands(case: Case, seed: int) -> dict[str, Laid]:
     """Return the operands of ``case``, the same ones for the same seed."""
     rng = np.random.default_rng(seed)
@@ -261,6 +268,15 @@ def run(call: Call, kernel: Kernel, given: Mapping[str, Laid], backend: Backend,
     for guarded in (*inputs.values(), *outputs, *workspace.values()):
         guarded.free()
     return tuple(results)
+
+
+def evaluate(
+    op: Op, given: Mapping[str, Laid], params: Mapping[str, Any], backend: Backend, *, bake: bool = False
+) -> tuple[Values, ...]:
+    """Return the results of ``op`` on values that are laid out already."""
+    case = Case({name: laid.spec for name, laid in given.items()}, params)
+    call = call_of(op, case, backend.target(0))
+    return run(call, op.kernel(call), given, backend, bake=bake)
 
 
 def kernels(call: Call) -> Iterator[Kernel]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.ops import harness
 
-from nbxtensor.backend import registry
 from nbxtensor.dtype.itemsize import kind
 
 if TYPE_CHECKING:
@@ -20,11 +19,6 @@ CASES = [
     for index, case in enumerate(op.cases)
     if not case.bench
 ]
-
-
-@pytest.fixture(scope="module")
-def backend():
-    return registry.backend("cpu")
 
 
 @pytest.mark.parametrize(("op", "index"), CASES)

@@ -80,7 +80,7 @@ class RowText(KernelText):
         if self.kept:
             extent = self.kept[self._beside]
             indices.append(("band", -(-extent // self.width), f"tl.cdiv({self.size('rows', extent)}, WIDTH)"))
-        indices += [(f"i{a}", self.kept[a], self.size(f"e{a}", self.kept[a])) for a in reversed(outer)]
+        indices += [(f"i{a}", self.kept[a], self.size(f"extent{a}", self.kept[a])) for a in reversed(outer)]
         self.programs = self.split(indices)
         across = "[:, None]" if self.dim == 1 else "[None, :]"
         start = "band * WIDTH + " if self.kept else ""
@@ -88,9 +88,9 @@ class RowText(KernelText):
         for name, strides in self._around.items():
             terms = [name]
             for a in outer:
-                terms += self.term(f"i{a}", f"{name}{a}", strides[a])
+                terms += self.term(f"i{a}", f"{name}_{a}", strides[a])
             if self.kept:
-                terms += self.term("beside", f"{name}{self._beside}", strides[self._beside])
+                terms += self.term("beside", f"{name}_{self._beside}", strides[self._beside])
             self._base[name] = " + ".join(terms)
 
     @contextlib.contextmanager

@@ -87,7 +87,7 @@ def _tile(walk: Walk) -> _Tile:
     inner = min(range(count + len(reduced)), key=step)
     if inner >= count:
         along = inner - count
-        alone = shapes.numel(reduced) == reduced[along] and walk.pieces == 1
+        alone = len(reduced) == 1 and walk.pieces == 1
         length = power_of_two(reduced[along])
         whole = alone and length <= _WHOLE
         length = length if whole else min(length, _TILE)
@@ -97,7 +97,7 @@ def _tile(walk: Walk) -> _Tile:
     along = max(range(len(reduced)), key=lambda axis: (reduced[axis], axis))
     width = min(_TILE // 8, power_of_two(kept[inner]))
     length = min(_TILE // width, power_of_two(reduced[along]))
-    whole = shapes.numel(reduced) <= length and walk.pieces == 1
+    whole = len(reduced) == 1 and reduced[along] <= length and walk.pieces == 1
     return _Tile(along, length, inner, width, inner=False, whole=whole)
 
 
@@ -222,7 +222,7 @@ class _Writer:
         weights = shapes.contiguous_strides(walk.reduced)
         step = text.term("along", f"x{count + tile.along}", walk.strides[count + tile.along])
         terms = ["base", *_full(step, "along")]
-        places = text.term("along", f"r{tile.along}", weights[tile.along])
+        places = [(tile.along, "along")]
         others = [axis for axis in range(len(walk.reduced)) if axis != tile.along]
         if others:
             text.line("rest = other")
@@ -234,9 +234,10 @@ class _Writer:
                 text.line(f"j{axis} = rest % {extent}")
                 text.line(f"rest = rest // {extent}")
             terms += text.term(f"j{axis}", f"x{count + axis}", walk.strides[count + axis])
-            places += text.term(f"j{axis}", f"r{axis}", weights[axis])
+            places.append((axis, f"j{axis}"))
         if walk.indexed:
-            text.line(f"index = {' + '.join(places)}")
+            index = [term for axis, name in places for term in text.term(name, f"r{axis}", weights[axis])]
+            text.line(f"index = {' + '.join(index)}")
         masks: list[str] = []
         if self.ragged:
             text.line(f"inside = along < {'high' if self.cut == 'n' else text.size('n', self.loops['n'])}")
