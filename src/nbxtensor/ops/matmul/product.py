@@ -216,27 +216,56 @@ def _power_of_two(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-# Block shapes by kind of device: (rows, columns, depth), the largest the kernel uses. CPU: a block of the right
-# operand stays in the second-level cache and the accumulators in it too; GPU: a plain configuration that fits the
-# shared memory of every card.
-_BLOCKS: Mapping[str, tuple[int, int, int]] = {"cpu": (128, 64, 128)}
-_GPU_BLOCKS = (64, 64, 32)
+@dataclass(frozen=True, slots=True)
+class _Tiling:
+    """Largest blocks (rows, columns, depth) of a kind of device.
+
+    Attributes:
+        plain: Where both operands lie as they were given.
+        panels: Where the right one is packed; columns are the width of a panel.
+        packs: Whether weights are packed for it at all.
+        programs: Programs below which blocks are halved, so that a device's workers all have some.
+        least: Smallest extent of a block.
+    """
+
+    plain: tuple[int, int, int]
+    panels: tuple[int, int, int]
+    packs: bool
+    programs: int
+    least: int
 
 
-# Columns of a packed weight's panel, on devices that gain from one.
-_PANEL_WIDTHS: Mapping[str, int] = {"cpu": 64}
+# CPU: many rows share the copy that the product makes of a strip of a plain right operand; a packed panel needs none,
+# and stays in the second-level cache while rows pass. Measured (bench/README.md): 0.97 to 1.15 of OpenBLAS.
+# Others: a plain configuration that fits the shared memory of every card.
+_TILINGS: Mapping[str, _Tiling] = {"cpu": _Tiling((512, 256, 256), (128, 64, 512), packs=True, programs=16, least=1)}
+_GPU = _Tiling((64, 64, 32), (64, 64, 32), packs=False, programs=1, least=16)
+
+
+def _tiling(target: Target) -> _Tiling:
+    return _TILINGS.get(target.backend, _GPU)
 
 
 def panel_width(target: Target) -> int | None:
     """Return the width of a packed weight's panels on ``target``, or None where weights stay as they are."""
-    return _PANEL_WIDTHS.get(target.backend)
+    tiling = _tiling(target)
+    return tiling.panels[1] if tiling.packs else None
 
 
-def _blocks(call: Call, m: int, n: int, k: int, least: int) -> tuple[int, int, int]:
-    rows, columns, depth = _BLOCKS.get(call.device.backend, _GPU_BLOCKS)
-    return tuple(  # type: ignore[return-value]
-        max(least, min(limit, _power_of_two(extent))) for limit, extent in ((rows, m), (columns, n), (depth, k))
-    )
+def _plain_blocks(call: Call, p: _Product) -> tuple[int, int, int]:
+    """Return blocks for operands as they were given: the largest that leave enough programs."""
+    tiling = _tiling(call.device)
+    rows, columns, depth = _within(tiling.plain, (p.m, p.n, p.k), tiling.least)
+    batches = shapes.numel(p.batch)
+    while -(-p.m // rows) * -(-p.n // columns) * batches < tiling.programs and max(rows, columns) > 64:
+        rows, columns = (rows // 2, columns) if rows >= columns else (rows, columns // 2)
+    return rows, columns, depth
+
+
+def _within(largest: tuple[int, int, int], extents: tuple[int, int, int], least: int) -> tuple[int, int, int]:
+    """Return ``largest`` where no extent is smaller, else the power of two that holds the extent."""
+    rows, columns, depth = (max(least, min(limit, _power_of_two(n))) for limit, n in zip(largest, extents, strict=True))
+    return rows, columns, depth
 
 
 def matmul_launches(call: Call) -> tuple[Launch, ...]:
@@ -244,8 +273,7 @@ def matmul_launches(call: Call) -> tuple[Launch, ...]:
     p = _product(call)
     dtype = operand_dtype(call)
     matrix = runs_on_matrix_unit(dtype)
-    least = 1 if call.device.backend == "cpu" else 16
-    bm, bn, bk = _blocks(call, p.m, p.n, p.k, least) if matrix else (16, 16, 16)
+    bm, bn, bk = _plain_blocks(call, p) if matrix else (16, 16, 16)
     left, right = operand_names(call)
     beyond = max(len(p.batch) - _BATCH_AXES, 0)
     sizes = _padded((*p.batch[beyond:], 0, 0))
@@ -294,8 +322,8 @@ def panel_launch(call: Call) -> tuple[Launch, ...]:
     p = _panel_product(call)
     width = call["panels"].shape[2]
     dtype = operand_dtype(call)
-    least = 1 if call.device.backend == "cpu" else 16
-    bm, _, bk = _blocks(call, p.m, p.n, p.k, least)
+    tiling = _tiling(call.device)
+    bm, _, bk = _within(tiling.panels, (p.m, p.n, p.k), tiling.least)
     arguments, constants = _slots(call, p, [0] * len(p.extras), batched=False)
     arguments |= {"a": call.input("x"), "panels": call.input("panels"), "c": call.output()}
     arguments |= {"m": p.m, "n": p.n, "k": p.k, "a_row": p.a[-2], "c_row": p.c[-2], "c_col": p.c[-1]}
