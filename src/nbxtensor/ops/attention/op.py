@@ -67,7 +67,7 @@ def _power_of_two(n: int) -> int:
 
 # (query rows, keys) to a block, the largest used, by kind of device: on a CPU both and the accumulator stay in the
 # second-level cache; on a GPU they fit the shared memory of every card for widths up to 128.
-_BLOCKS: Mapping[str, tuple[int, int]] = {"cpu": (64, 128)}
+_BLOCKS: Mapping[str, tuple[int, int]] = {"cpu": (256, 128)}
 _GPU_BLOCKS = (64, 32)
 
 
