@@ -137,7 +137,7 @@ def report(plan: nbx.Plan, recording: nbx.Recording, started: float) -> None:
     console.print(f"planned weights: {plan.weights_nbytes:,} bytes; allocated in all {plan.nbytes:,}")
     console.print(f"launches recorded: {len(recording)}")
     console.print(f"replay byte-equal: {'yes' if recording.verified else 'no'}")
-    console.print(f"start to first embedding: {started:.2f} s")
+    console.print(f"tokens, plan, weights, first embedding: {started:.2f} s")
 
 
 def main() -> None:
@@ -145,6 +145,7 @@ def main() -> None:
     begun = time.perf_counter()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--text", default=SENTENCES, help="sentences, separated by |")
+    parser.add_argument("--picture", type=Path, help="write the plan of the arena to this file, as SVG")
     arguments = parser.parse_args()
     sentences = [s.strip() for s in arguments.text.split("|") if s.strip()]
     if not sentences:
@@ -162,6 +163,8 @@ def main() -> None:
     for i, row in enumerate(vectors @ vectors.T):
         print(f"  {i + 1:{width}d}  " + "  ".join(f"{value:5.2f}" for value in row) + f"   {sentences[i][:60]}")
     report(plan, recording, started)
+    if arguments.picture:
+        arguments.picture.write_text(plan.svg())
 
 
 if __name__ == "__main__":
