@@ -717,15 +717,21 @@ def leaky_relu(x, negative_slope):
 
 
 @triton.jit
+def _log_of_sum(x):
+    """log(1 + exp(x)) without overflow on the way."""
+    return relu(x) + lm.log1p(tl.exp(-tl.abs(x)))
+
+
+@triton.jit
 def softplus(x, beta, threshold):
     scaled = x * beta
-    smooth = divided(maximum(scaled, scaled * 0) + lm.log1p(tl.exp(-tl.abs(scaled))), beta)
+    smooth = divided(_log_of_sum(scaled), beta)
     return tl.where(scaled > threshold, x, smooth)
 
 
 @triton.jit
 def mish(x):
-    return x * lm.tanh(maximum(x, x * 0) + lm.log1p(tl.exp(-tl.abs(x))))
+    return x * lm.tanh(_log_of_sum(x))
 
 
 @triton.jit
@@ -745,7 +751,7 @@ def hardswish(x):
 
 @triton.jit
 def log_sigmoid(x):
-    return minimum(x, x * 0) - lm.log1p(tl.exp(-tl.abs(x)))
+    return -_log_of_sum(-x)
 
 
 @triton.jit

@@ -164,7 +164,8 @@ def sigmoid(x: Array) -> Array:
 def logit(x: Array, eps: float | None = None) -> Array:
     """Return the inverse of `sigmoid`."""
     inside = x if eps is None else np.clip(x, eps, 1.0 - eps)
-    return np.log(inside) - np.log1p(-inside)
+    near = np.log1p((2.0 * inside - 1.0) / (1.0 - inside))
+    return np.where(np.abs(inside - 0.5) < 0.25, near, np.log(inside) - np.log1p(-inside))
 
 
 def relu(x: Array) -> Array:

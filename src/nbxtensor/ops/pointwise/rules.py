@@ -20,11 +20,14 @@ __all__ = [
     "NUMBER",
     "PREDICATE",
     "REAL",
+    "SUMS",
     "Rule",
     "widened",
 ]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+SUMS = {dtype: 8 * error for dtype, error in zip(FLOATS, (2.0**-11, 2.0**-8, 2.0**-24, 2.0**-53), strict=True)}
+"""Largest error, relative to the largest result, of functions that end in a sum whose terms may cancel."""
 _COMPUTED = frozenset(FLOATS) | {f"{sign}{bits}" for sign in ("int", "uint") for bits in (8, 16, 32, 64)} | {"bool"}
 
 
