@@ -176,9 +176,7 @@ def test_a_fused_chain_gives_the_bits_of_its_steps_one_by_one(backend, chain, se
         params = {} if number is None else {names[1]: number}
         one = call(function.op, {n: v.spec for n, v in given_operands.items()}, **params)
         (step,) = expression_of(one).steps
-        places = [
-            Scalar(len(scalars), a.dtype) if isinstance(a, Scalar) else arguments[a] for a in step.arguments
-        ]
+        places = [Scalar(len(scalars), a.dtype) if isinstance(a, Scalar) else arguments[a] for a in step.arguments]
         scalars += scalars_of(one)
         made.append(Step(step.function, tuple(places), step.compute, step.dtype, step.reference, step.flops))
         (result,) = harness.evaluate(function.op, given_operands, params, backend)
@@ -264,8 +262,7 @@ def test_result_dtypes(function, operands, params, dtype):
 def test_refusals_name_the_op_what_was_given_and_what_is_accepted(function, operands, params, error, words):
     specs = {n: Spec((3,), d) for n, d in zip(function.op.operands, operands, strict=False)}
     with pytest.raises(error, match=words):
-        made = call(function.op, specs, **params)
-        function.op.pointwise(made)
+        function.op.pointwise(call(function.op, specs, **params))
 
 
 def test_shapes_that_do_not_broadcast_are_refused():
@@ -339,5 +336,7 @@ def test_casts_of_floats_to_integers_saturate_and_nan_is_zero(source, target, ba
     with np.errstate(over="ignore"):
         x = np.array([np.nan, np.inf, -np.inf, -0.0, *edge], np.float64).astype(harness.value_dtype(source))
     (got,) = harness.evaluate(selection.astype.op, {"x": harness.lay(x, source)}, {"dtype": target}, backend)
-    inside = [info.max if v >= info.max else info.min if v <= info.min else int(v) for v in x[1:].astype(float).tolist()]
+    inside = [
+        info.max if v >= info.max else info.min if v <= info.min else int(v) for v in x[1:].astype(float).tolist()
+    ]
     np.testing.assert_array_equal(got, np.array([0, *inside], object).astype(target))

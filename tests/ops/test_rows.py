@@ -86,7 +86,12 @@ def test_a_kept_value_is_the_second_result(backend):
         "x": harness.operand(Spec((5, 70), "float32"), rng),
         "extras.0": harness.operand(Spec((5, 70), "float32", (1, 5)), rng),
     }
-    params = {"normalized_shape": 70, "prologue": sum_of("float32", "float32", "float32"), "scalars": (0.5,), "keep": True}
+    params = {
+        "normalized_shape": 70,
+        "prologue": sum_of("float32", "float32", "float32"),
+        "scalars": (0.5,),
+        "keep": True,
+    }
     got, kept = harness.evaluate(norm.layer_norm.op, laid, params, backend)
     value = laid["x"].values + laid["extras.0"].values * np.float32(0.5)
     np.testing.assert_array_equal(kept, value)
@@ -116,7 +121,13 @@ def test_layer_norm_survives_a_mean_far_from_zero(backend):
             DtypeError,
             "softmax: x, extras and scalars fit the prologue.*float16",
         ),
-        (norm.layer_norm, {"x": Spec((3, 4), "float32")}, {"normalized_shape": 3}, ShapeError, r"layer_norm: .*\(3, 4\)"),
+        (
+            norm.layer_norm,
+            {"x": Spec((3, 4), "float32")},
+            {"normalized_shape": 3},
+            ShapeError,
+            r"layer_norm: .*\(3, 4\)",
+        ),
         (norm.layer_norm, {"x": Spec((3, 4), "float32")}, {"normalized_shape": ()}, ShapeError, "layer_norm: "),
         (norm.rms_norm, {"x": Spec((3, 4), "int32")}, {"normalized_shape": 4}, DtypeError, "rms_norm: .*int32"),
         (
