@@ -18,11 +18,15 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", help="numbers of threads; left out: 1, then every core to 2")
     parser.add_argument("--turns", type=int, default=25, help="most turns of each contender")
     parser.add_argument("--seconds", type=float, default=4.0, help="about what one case may take (a model: 8 x)")
+    parser.add_argument("--precedence", action="store_true", help="run before other processes, where permitted")
     parser.add_argument("--no-write", action="store_true", help="show the figures only")
     asked = parser.parse_args()
     unknown = sorted(set(asked.groups) - set(GROUPS))
     if unknown:
         parser.error(f"no such group: {', '.join(unknown)}. There are {', '.join(GROUPS)}.")
+
+    if asked.precedence and not machine.take_precedence():
+        parser.error("--precedence: not permitted here.")
 
     from bench import compile as compiling
     from bench import launch, minilm, ops, start

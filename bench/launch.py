@@ -9,7 +9,7 @@ import numpy as np
 
 import nbxtensor as nbx
 from bench import machine, peers
-from bench.lines import Lines, seconds
+from bench.lines import Lines, scaled
 from bench.race import Contender, race
 
 _SMALL = 16  # elements: one vector, so that nothing but the launch takes time
@@ -29,13 +29,13 @@ def run(lines: Lines) -> None:
         *_peers(values),
     ]
     timings = race(contenders, threads=1, turns=41, seconds=10)
-    medians, least = seconds(timings, 1e9)
-    spread = (medians["many"] - medians["recorded"]) / (_MANY - 1)
-    others = {name: value for name, value in medians.items() if name in peers.NAMES}
-    told = {"peers": others, "unit": "ns", "clock": "thread"}
-    lines.add("launch", f"recorded, one add of {_SMALL}", ours=medians["recorded"], least=least, goal="1000 ns", **told)
+    figures, more = scaled(timings, 1e9)
+    spread = (figures["many"] - figures["recorded"]) / (_MANY - 1)
+    others = {name: value for name, value in figures.items() if name in peers.NAMES}
+    told = {"peers": others, "unit": "ns", "clock": "thread", **more}
+    lines.add("launch", f"recorded, one add of {_SMALL}", ours=figures["recorded"], goal="1000 ns", **told)
     lines.add("launch", f"each further launch of a recording ({_MANY})", ours=spread, goal="1000 ns", **told)
-    lines.add("launch", f"eager add of {_SMALL}", ours=medians["eager"], **told)
+    lines.add("launch", f"eager add of {_SMALL}", ours=figures["eager"], **told)
     if machine.about()["cores"] > 1:
         alone = machine.rates(1)["launch.seconds"] * 1e9
         met = machine.rates(2)["launch.seconds"] * 1e9

@@ -38,6 +38,7 @@ class Lines:
         threads: int = 1,
         floor: float | None = None,
         goal: str = "",
+        against: str = "",
         **more: Any,
     ) -> None:
         """Keep one figure.
@@ -51,6 +52,7 @@ class Lines:
             threads: Threads used.
             floor: What the machine allows at best.
             goal: What is asked for, in words.
+            against: The peer that the goal names, by the start of its name; left out, all peers.
             more: Whatever else belongs to the figure.
         """
         rate = unit.endswith("/s")
@@ -59,7 +61,11 @@ class Lines:
             best = (max if rate else min)(peers, key=lambda name: peers[name])
             line["peers"] = {name: _short(value) for name, value in peers.items()}
             line["best_peer"] = best
-            line["ratio"] = round(ours / peers[best] if rate else peers[best] / ours, 3)
+            line["ratio"] = _ratio(ours, peers[best], rate=rate)
+            named = [value for name, value in peers.items() if against and name.startswith(against)]
+            if named:
+                line["against"] = against
+                line["against_ratio"] = _ratio(ours, max(named) if rate else min(named), rate=rate)
         if floor:
             line["floor"] = _short(floor)
             line["share"] = round(ours / floor if rate else floor / ours, 3)
@@ -73,9 +79,17 @@ class Lines:
             self._file.flush()
 
 
-def seconds(timings: Mapping[str, Timing], scale: float) -> tuple[dict[str, float], dict[str, float]]:
-    """Return medians and least values by contender, multiplied by ``scale``."""
-    return {n: t.median * scale for n, t in timings.items()}, {n: _short(t.least * scale) for n, t in timings.items()}
+def scaled(timings: Mapping[str, Timing], scale: float) -> tuple[dict[str, float], dict[str, Any]]:
+    """Return the figure of each contender times ``scale``, and the medians and least values to keep beside them."""
+    more = {
+        "median": {name: _short(timing.median * scale) for name, timing in timings.items()},
+        "least": {name: _short(timing.least * scale) for name, timing in timings.items()},
+    }
+    return {name: timing.figure * scale for name, timing in timings.items()}, more
+
+
+def _ratio(ours: float, peer: float, *, rate: bool) -> float:
+    return round(ours / peer if rate else peer / ours, 3)
 
 
 def _short(value: float) -> float:
@@ -87,6 +101,8 @@ def _shown(line: Mapping[str, Any]) -> str:
     if "ratio" in line:
         named = "  ".join(f"{name} {value:.5g}" for name, value in line["peers"].items())
         parts.append(f"x{line['ratio']:<6} [{named}]")
+    if "against" in line:
+        parts.append(f"x{line['against_ratio']} of {line['against']}")
     if "share" in line:
         parts.append(f"{line['share']:.0%} of the floor {line['floor']:.5g}")
     if "eager" in line:

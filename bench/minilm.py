@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bench import floors, machine, peers
-from bench.lines import Lines, seconds
+from bench.lines import Lines, scaled
 from bench.race import Contender, agree, race
 from nbxtensor.backend.cpu import levels
 
@@ -52,26 +52,25 @@ def run(lines: Lines, threads: int, *, turns: int = 25, seconds_each: float = 30
         apart = _apart([mine, *others])
         timings = race([mine, *others], threads=threads, turns=turns, seconds=seconds_each)
         tokens = batch * TOKENS
-        medians = {name: tokens / timing.median for name, timing in timings.items()}
-        best = {name: round(tokens / timing.least, 1) for name, timing in timings.items()}
+        figures = {name: tokens / timing.figure for name, timing in timings.items()}
         cost = plan.price().total
         floor, limit = floors.seconds(0.0, cost.flops, "float32", threads)
         lines.add(
             "minilm",
             f"batch {batch}, {TOKENS} tokens",
             unit="tokens/s",
-            ours=medians.pop("ours"),
-            peers=medians,
+            ours=figures.pop("ours"),
+            peers=figures,
             threads=threads,
             floor=tokens / floor,
             limit=limit,
-            best=best,
-            milliseconds=seconds(timings, 1e3)[0]["ours"],
             launches=len(recording),
             apart=apart,
             notes={c.name: c.note for c in others},
             goal="1.0 x onnxruntime",
+            against="onnxruntime",
             clock="thread" if threads == 1 else "wall",
+            milliseconds=scaled(timings, 1e3)[1],
         )
         profile(plan, recording, threads)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench import floors, machine, ours, peers
-from bench.lines import Lines, seconds
+from bench.lines import Lines, scaled
 from bench.race import agree, race
 from nbxtensor.errors import NbxError
 
@@ -36,22 +36,23 @@ def run(lines: Lines, threads: int, *, only: str = "", turns: int = 25, seconds_
         cost = timed.op.kernel(timed.call).cost(timed.call)
         bare = floors.moving(cost.read, cost.written, threads)
         timings = race([*contenders, *found, bare], threads=threads, turns=turns, seconds=seconds_each)
-        floor, limit = floors.seconds(timings.pop(floors.NAME).median, cost.flops, cost.matrix or "float32", threads)
-        medians, least = seconds(timings, 1e3)
+        floor, limit = floors.seconds(timings.pop(floors.NAME).figure, cost.flops, cost.matrix or "float32", threads)
+        figures, more = scaled(timings, 1e3)
         lines.add(
             "ops",
             timed.name,
             unit="ms",
-            ours=medians.pop("ours"),
-            eager=float(f"{medians.pop('eager'):.5g}"),
-            peers=medians,
+            ours=figures.pop("ours"),
+            eager=float(f"{figures.pop('eager'):.5g}"),
+            peers=figures,
             threads=threads,
             floor=floor * 1e3,
             limit=limit,
-            least=least,
             launches=len(recording),
             notes={c.name: c.note for c in found},
             goal=GOALS.get(timed.op.name, ""),
+            against="numpy" if timed.op.name == "matmul" else "",
             clock="thread" if threads == 1 else "wall",
+            **more,
         )
         del contenders, found, mine, recording, values
