@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, insort
+from collections import deque
 
 from nbxtensor.backend.contract import DeviceMemory
+from nbxtensor.backend.forks import in_child
 from nbxtensor.errors import ArgumentError, OutOfMemoryError
 from nbxtensor.memory.limit import limit
 from nbxtensor.settings import settings
@@ -33,11 +35,11 @@ class Storage:
     def __init__(
         self, address: int, nbytes: int, allocator: Allocator | None, owner: object = None, *, readonly: bool = False
     ) -> None:
-        self.address = address
-        self.nbytes = nbytes
-        self.allocator = allocator
-        self.owner = owner
-        self.readonly = readonly
+        self.address: int = address
+        self.nbytes: int = nbytes
+        self.allocator: Allocator | None = allocator
+        self.owner: object = owner
+        self.readonly: bool = readonly
 
     def __del__(self) -> None:
         """Give the block back."""
@@ -49,26 +51,36 @@ class Allocator:
     """The memory of one device as the library uses it: counted, limited, with a pool of freed blocks.
 
     Freed blocks are parked and serve later requests of up to twice less; past a share of the limit the largest are
-    returned to the device. All methods may be called from any thread.
+    returned to the device. What is live and parked together stays within the limit. All methods may be called from
+    any thread.
 
     Attributes:
         device: Name for messages ("cpu:0").
         memory: The raw memory behind it.
-        live: Bytes handed out and not given back.
+        live: Bytes handed out and not given back, each block rounded up to 64.
         peak: Highest value of ``live`` since `reset_peak`.
+        parked: Bytes in the pool.
         requests: Blocks handed out so far.
     """
 
     def __init__(self, device: str, memory: DeviceMemory) -> None:
-        self.device = device
-        self.memory = memory
-        self.live = 0
-        self.peak = 0
-        self.requests = 0
-        self._sizes: dict[int, int] = {}
-        self._parked: list[tuple[int, int]] = []  # (size, address), ascending
-        self._parked_nbytes = 0
-        self._lock = threading.RLock()  # a collection inside may run a Storage's __del__
+        self.device: str = device
+        self.memory: DeviceMemory = memory
+        self.live: int = 0
+        self.peak: int = 0
+        self.parked: int = 0
+        self.requests: int = 0
+        self._total = memory.info().total
+        self._sizes: dict[int, int] = {}  # of the blocks handed out, by address
+        self._pool: list[tuple[int, int]] = []  # (size, address), ascending
+        # A collection may run a Storage's __del__ anywhere, also while this thread holds the lock: an address that
+        # comes back is queued, and whoever holds the lock, or gets it next, takes the queue in.
+        self._returned: deque[int] = deque()
+        self._forget()
+        in_child(self._forget)
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()  # after a fork a thread that is gone may hold the old one
 
     def allocate(self, nbytes: int) -> Storage:
         """Return a block of ``nbytes`` bytes, aligned to 64; its contents are undefined (poisoned where set).
@@ -79,69 +91,94 @@ class Allocator:
         """
         if nbytes < 0:
             raise ArgumentError(f"allocate: a size is zero or more bytes. Got {nbytes}.")
-        size = max(-(-nbytes // ALIGNMENT), 1) * ALIGNMENT
-        with self._lock:
-            ceiling = limit()
-            if ceiling is not None and self.live + size > ceiling:
-                raise OutOfMemoryError(
-                    self.device, requested=nbytes, live=self.live, limit=ceiling, source="the limit set"
-                )
-            address, size = self._take(size) or self._fresh(nbytes, size)
-            self._sizes[address] = size
-            self.live += size
-            self.peak = max(self.peak, self.live)
-            self.requests += 1
+        wanted = max(-(-nbytes // ALIGNMENT), 1) * ALIGNMENT
+        try:
+            with self._lock:
+                self._take_in()
+                address, size = self._found(nbytes, wanted)
+                self._sizes[address] = size
+                self.live += size
+                self.peak = max(self.peak, self.live)
+                self.requests += 1
+        finally:
+            self._settle()
         if settings().poison:
             self.memory.fill(address, _POISON, size)
         return Storage(address, nbytes, self)
 
     def give_back(self, address: int) -> None:
         """Take a block back: it is parked, or returned to the device when enough is parked already."""
-        with self._lock:
-            size = self._sizes.pop(address)
-            self.live -= size
-            insort(self._parked, (size, address))
-            self._parked_nbytes += size
-            allowed = int(_PARKED_SHARE * (limit() or self.memory.info().total))
-            while self._parked_nbytes > allowed and self._parked:
-                self._release(len(self._parked) - 1)
+        self._returned.append(address)
+        self._settle()
 
     def trim(self) -> int:
         """Return every parked block to the device; return the bytes that were parked."""
         with self._lock:
-            parked = self._parked_nbytes
-            while self._parked:
-                self._release(len(self._parked) - 1)
-            return parked
+            self._take_in()
+            parked = self.parked
+            self._shrink(0)
+        self._settle()
+        return parked
 
     def reset_peak(self) -> None:
         """Let ``peak`` start again from what is live now."""
         with self._lock:
+            self._take_in()
             self.peak = self.live
+        self._settle()
 
-    def _take(self, size: int) -> tuple[int, int] | None:
-        place = bisect_left(self._parked, (size, 0))
-        if place < len(self._parked) and self._parked[place][0] <= 2 * size:
-            found, address = self._parked.pop(place)
-            self._parked_nbytes -= found
-            return address, found
-        return None
+    # ---- under the lock
 
-    def _fresh(self, nbytes: int, size: int) -> tuple[int, int]:
+    def _take_in(self) -> None:
+        """Park what has come back."""
+        while self._returned:
+            address = self._returned.popleft()
+            size = self._sizes.pop(address)
+            self.live -= size
+            insort(self._pool, (size, address))
+            self.parked += size
+            self._shrink(int(_PARKED_SHARE * (limit() or self._total)))
+
+    def _found(self, nbytes: int, wanted: int) -> tuple[int, int]:
+        """Return the address and the size of a block that holds ``wanted`` bytes, the limit kept."""
+        ceiling = limit()
+        if ceiling is not None and self.live + wanted > ceiling:
+            raise OutOfMemoryError(self.device, requested=nbytes, live=self.live, limit=ceiling, source="the limit set")
+        room = 2 * wanted if ceiling is None else min(2 * wanted, ceiling - self.live)
+        place = bisect_left(self._pool, (wanted, 0))
+        if place < len(self._pool) and self._pool[place][0] <= room:
+            size, address = self._pool.pop(place)
+            self.parked -= size
+            return address, size
+        if ceiling is not None:
+            self._shrink(ceiling - self.live - wanted)
+        return self._fresh(nbytes, wanted), wanted
+
+    def _fresh(self, nbytes: int, size: int) -> int:
+        """Return the address of a new block, the pool emptied where the device has no other room for it."""
         try:
-            return self.memory.allocate(size, ALIGNMENT), size
+            return self.memory.allocate(size, ALIGNMENT)
         except OutOfMemoryError:
-            if not self.trim():
-                raise
+            self._shrink(0)
         try:
-            return self.memory.allocate(size, ALIGNMENT), size
+            return self.memory.allocate(size, ALIGNMENT)
         except OutOfMemoryError:
-            info = self.memory.info()
+            most = self.live + self.memory.info().free
             raise OutOfMemoryError(
-                self.device, requested=nbytes, live=self.live, limit=self.live + info.free, source="the device"
+                self.device, requested=nbytes, live=self.live, limit=most, source="the device"
             ) from None
 
-    def _release(self, place: int) -> None:
-        size, address = self._parked.pop(place)
-        self._parked_nbytes -= size
-        self.memory.free(address)
+    def _shrink(self, nbytes: int) -> None:
+        """Return the largest parked blocks to the device until ``nbytes`` or less are parked."""
+        while self.parked > nbytes:
+            size, address = self._pool.pop()
+            self.parked -= size
+            self.memory.free(address)
+
+    def _settle(self) -> None:
+        """Take in what was queued while the lock was held; called without the lock."""
+        while self._returned and self._lock.acquire(blocking=False):
+            try:
+                self._take_in()
+            finally:
+                self._lock.release()

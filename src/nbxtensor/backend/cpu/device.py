@@ -13,7 +13,7 @@ from nbxtensor.backend import device_files
 from nbxtensor.backend.contract import Bound, Compiled, KernelRequest
 from nbxtensor.backend.cpu import levels, pool
 from nbxtensor.backend.cpu.facts_file import stored_facts, write_facts
-from nbxtensor.backend.cpu.forks import in_child
+from nbxtensor.backend.forks import in_child
 from nbxtensor.backend.cpu.host import HostMemory
 from nbxtensor.backend.cpu.host_kernel import HostKernel
 from nbxtensor.backend.cpu.host_replay import HostReplay

@@ -8,7 +8,7 @@ import threading
 import weakref
 from typing import Any
 
-from nbxtensor.backend.cpu.forks import in_child
+from nbxtensor.backend.forks import in_child
 from nbxtensor.backend.cpu.native import Native, set_scratch
 from nbxtensor.backend.cpu.pages import Pages
 
