@@ -321,7 +321,7 @@ def error_bound(
     if rtol is not None:
         return rtol * finite.max(initial=0.0) + float(limits.smallest_subnormal)
     inner = roundoff("float64" if dtype == "float64" else "float32")
-    once = roundoff(dtype) * finite + float(limits.smallest_subnormal)
+    once = roundoff(dtype) * finite + _ULPS * float(limits.smallest_subnormal)
     if call.op.pointwise is not None:
         return once + 2 * _ULPS * inner * finite
     per_result = max(flops / max(want.size, 1), 1.0)

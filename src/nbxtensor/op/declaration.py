@@ -71,7 +71,8 @@ class Case:
         params: The other arguments.
         bench: Whether the benchmark times it.
         fill: How operands are filled where random normal values would not do: operand name -> one of "normal",
-            "uniform", "positive", "index:N" (integers below N), "bool", "special" (with NaN, infinities, zeros).
+            "uniform" (-1 to 1), "probability" (0 to 1), "positive", "index:N" (integers below N), "bool", "special"
+            (with NaN, infinities, zeros, the ends of the range).
         rtol: Largest error accepted against the float64 reference, relative to the largest magnitude in the result;
             left out, the harness's bound for the dtype holds.
     """

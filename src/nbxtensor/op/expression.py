@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nbxtensor.dtype.itemsize import numpy_dtype
+from nbxtensor.dtype.itemsize import bits, numpy_dtype
 from nbxtensor.errors import ArgumentError
 from nbxtensor.op.launch import Number, Source
 
@@ -86,7 +86,7 @@ class Expression:
             if dtype == "bool":
                 found.append(Number(int(bool(value)), "int32"))
             elif dtype.startswith(("int", "uint")):
-                found.append(Number(int(value), dtype))
+                found.append(Number(int(value), dtype if bits(dtype) >= 32 else "int32"))
             else:
                 found.append(Number(float(value), "float64" if dtype == "float64" else "float32"))
         return tuple(found)
