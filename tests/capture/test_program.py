@@ -146,7 +146,7 @@ def test_a_limit_is_held_to(weights):
 def test_a_dry_run_lists_the_launches_and_runs_none(program):
     class Observer:
         def __init__(self):
-            self.seen = []
+            self.seen, self.shadowed = [], 0
 
         def active(self):
             return True
@@ -155,7 +155,7 @@ def test_a_dry_run_lists_the_launches_and_runs_none(program):
             self.seen.append(key)
 
         def shadow_run(self, *launch):
-            pass
+            self.shadowed += len(launch)
 
     observer = Observer()
     set_launch_observer(observer)
@@ -165,6 +165,7 @@ def test_a_dry_run_lists_the_launches_and_runs_none(program):
             program.capture()
     finally:
         set_launch_observer(None)
+    assert observer.shadowed == len(observer.seen)
     assert [key[0] for key in observer.seen[: len(program.launches)]] == [
         b.kernel.compiled.name for b in program.launches
     ]

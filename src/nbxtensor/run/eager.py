@@ -74,6 +74,7 @@ def launch(device: Device, bound: Bound) -> None:
     observer = launch_observer()
     if observer.active():
         observer.record(False, (bound.kernel.compiled.name, bound.grid))
+        observer.shadow_run(bound)
         return
     device.backend.launch(bound, device.index)
 
