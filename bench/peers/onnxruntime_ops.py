@@ -70,7 +70,7 @@ def contenders(asked: Asked) -> list[Contender]:
 def _contender(graph: _Graph, threads: int) -> Contender:
     names = [f"in{i}" if value is not None else "" for i, value in enumerate(graph.inputs)]
     node = helper.make_node(graph.operator, names, ["out"], domain=graph.domain, **graph.attributes)
-    given = {n: np.ascontiguousarray(v) for n, v in zip(names, graph.inputs, strict=True) if v is not None}
+    given = {n: np.array(v, order="C") for n, v in zip(names, graph.inputs, strict=True) if v is not None}
     fixed = {names[i] for i in graph.constants}
     inputs = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
