@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 
 from nbxtensor import shape as shapes
@@ -22,7 +23,8 @@ class Spec:
         strides: Elements (never bytes) between neighbours along each axis; row-major when left out.
 
     Raises:
-        ShapeError: A negative extent, or as many strides as there are not axes.
+        ShapeError: Extents or strides that are no integers, a negative extent, or another number of strides than
+            axes.
         UnknownDtypeError: A dtype the table does not carry.
 
     >>> Spec((2, 3), "float32").strides
@@ -36,10 +38,11 @@ class Spec:
     def __post_init__(self) -> None:
         """Check the extents and fill in row-major strides."""
         bits(self.dtype)
-        extents = tuple(int(n) for n in self.shape)
-        if any(n < 0 for n in extents):
-            raise ShapeError(f"Spec: extents are zero or more. Got shape {self.shape}.")
-        strides = tuple(int(n) for n in self.strides) or shapes.contiguous_strides(extents)
+        extents = shapes.as_shape(self.shape, op="Spec")
+        try:
+            strides = tuple(map(operator.index, self.strides)) or shapes.contiguous_strides(extents)
+        except TypeError:
+            raise ShapeError(f"Spec: strides are integers. Got {self.strides!r}. Elements, one int per axis.") from None
         if len(strides) != len(extents):
             raise ShapeError(f"Spec: one stride per axis. Got shape {self.shape} with strides {self.strides}.")
         object.__setattr__(self, "shape", extents)
