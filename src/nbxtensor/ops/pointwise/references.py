@@ -187,7 +187,7 @@ def gelu(x: Array, approximate: str = "none") -> Array:
     """Return ``x`` times the normal distribution function of ``x``, or its tanh approximation."""
     if approximate == "tanh":
         return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
-    return 0.5 * x * erfc(-x / math.sqrt(2.0))
+    return np.where(x == -np.inf, -0.0, 0.5 * x * erfc(-x / math.sqrt(2.0)))
 
 
 def elu(x: Array, alpha: float = 1.0) -> Array:
