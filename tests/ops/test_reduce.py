@@ -138,3 +138,14 @@ def test_refusals(function, spec, params, error, words):
 def test_an_empty_extreme_without_results_is_no_error():
     call = harness.call_of(reduce.max.op, Case({"x": Spec((0, 0), "float32")}, {"axis": 1}))
     assert call.outputs[0].shape == (0,)
+
+
+@pytest.mark.parametrize("shape", [(3, 2**30), (2**30, 3)])
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_elements_past_two_gigaelements_are_addressed_in_64_bits(shape, axis, backend):
+    call = harness.call_of(reduce.argmax.op, Case({"x": Spec(shape, "int8")}, {"axis": axis}), backend.target(0))
+    first = reduce.argmax.op.kernel(call).launch(call)[0]
+    assert "pid = tl.program_id(0).to(tl.int64)" in first.kernel.text
+    for line in first.kernel.text.splitlines():
+        if "tl.arange" in line:
+            assert line.endswith(".to(tl.int64)")

@@ -165,3 +165,18 @@ def test_axes_that_are_no_single_walk_are_refused_with_the_way_out(function, spe
     call = harness.call_of(function.op, Case({"x": spec}, params), backend.target(0))
     with pytest.raises(UnsupportedError, match=r"one walk through memory.*contiguous\(\)"):
         function.op.kernel(call).launch(call)
+
+
+@pytest.mark.parametrize("name", ["softmax", "layer_norm", "batch_norm", "group_norm"])
+def test_rows_past_two_gigaelements_are_addressed_in_64_bits(name, backend):
+    op = getattr(softmax if name == "softmax" else norm, name).op
+    operands = {"x": Spec((3, 4, 100), "float32", (2**31, 100, 1))}
+    if name == "batch_norm":
+        operands |= {"mean": Spec((4,), "float32"), "variance": Spec((4,), "float32")}
+    params = {"layer_norm": {"normalized_shape": 100}, "group_norm": {"groups": 2}}.get(name, {})
+    call = harness.call_of(op, Case(operands, params), backend.target(0))
+    (launch,) = op.kernel(call).launch(call)
+    assert "pid = tl.program_id(0).to(tl.int64)" in launch.kernel.text
+    for line in launch.kernel.text.splitlines():
+        if "tl.arange" in line:
+            assert line.endswith(".to(tl.int64)")
