@@ -10,6 +10,7 @@ import platform
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -20,17 +21,19 @@ from nbxtensor.backend.cpu import backend, blas, facts_file, levels, measure, po
 from nbxtensor.backend.cpu.codegen import object_code
 from nbxtensor.backend.cpu.cores import measured_cores
 
+CACHE = Path(tempfile.gettempdir()) / "nbxtensor-bench"
 ROOT = Path(__file__).resolve().parent.parent
 # Settings that pin the kernels of numpy's BLAS to another processor than this one.
 _PINS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+_UNINSTALLED = "PYTHONDONTWRITEBYTECODE"  # keeps a tree that pip did not install from starting as an installed one
 _HUGE_PAGES_OF_TORCH = {"THP_MEM_ALLOC_ENABLE": "1"}  # numpy asks for them by itself, and so do we
 _MMAP_MAX, _TRIM_THRESHOLD = -4, -1  # mallopt's parameters, from malloc.h
 
 
 def environment() -> dict[str, str]:
-    """Return the environment in which every peer is at its best."""
-    kept = {name: value for name, value in os.environ.items() if name not in _PINS}
-    return kept | _HUGE_PAGES_OF_TORCH
+    """Return the environment in which every peer, and we, are at our best."""
+    kept = {name: value for name, value in os.environ.items() if name not in (*_PINS, _UNINSTALLED)}
+    return kept | _HUGE_PAGES_OF_TORCH | {"PYTHONPYCACHEPREFIX": str(CACHE / "bytecode")}
 
 
 def start_anew() -> None:

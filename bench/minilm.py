@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import tempfile
 import time
 from collections import defaultdict
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +18,6 @@ from nbxtensor.backend.cpu import levels
 TOKENS = 128
 BATCHES = (1, 32)
 _COSINE = 1e-5
-CACHE = Path(tempfile.gettempdir()) / "nbxtensor-bench"
 
 
 def example() -> ModuleType:
@@ -87,7 +84,7 @@ def _others(ids: np.ndarray, mask: np.ndarray, threads: int) -> list[Contender]:
 
     folder = example().model_folder()
     if peers.present("onnxruntime"):
-        found += bert.onnxruntime_contenders(folder, CACHE, ids, mask, threads)
+        found += bert.onnxruntime_contenders(folder, machine.CACHE, ids, mask, threads)
     return found + bert.torch_contenders(folder, ids, mask)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 # A pool of another library spins for a while after its work (OpenBLAS for 2**26 cycles): it must be asleep before
 # the next contender starts, or that one is measured with a core less.
 _CALM_SECONDS = 0.08
-_WAIT_SECONDS = 0.2  # the longest wait for a moment in which nothing else runs
+_WAIT_SECONDS = 0.5  # the longest wait for a moment in which nothing else runs
 _STATE = Path("/proc/stat")
 _TURN_SECONDS = 0.004  # what a turn is filled up to with calls
 
@@ -101,7 +102,7 @@ def _turn(run: Callable[[], Any], calls: int) -> float:
 def _wall_turn(run: Callable[[], Any], calls: int) -> float:
     time.sleep(_CALM_SECONDS)
     waited = 0.0
-    while waited < _WAIT_SECONDS and _others_run():
+    while waited < _WAIT_SECONDS and _others_disturb():
         time.sleep(0.002)
         waited += 0.002
     run()
@@ -113,9 +114,9 @@ def _wall_turn(run: Callable[[], Any], calls: int) -> float:
     return shortest
 
 
-def _others_run() -> bool:
-    """Return whether anything but the asking thread wants to run on this machine right now, where the system tells."""
-    if not _STATE.exists():
+def _others_disturb() -> bool:
+    """Return whether anything but the asking thread wants to run now, unless this process goes before all others."""
+    if not _STATE.exists() or os.getpriority(os.PRIO_PROCESS, 0) < 0:
         return False
     running = next((line for line in _STATE.read_text().splitlines() if line.startswith("procs_running")), "x 1")
     return int(running.split()[1]) > 1

@@ -11,17 +11,26 @@ from dataclasses import dataclass
 
 from bench import machine, peers
 from bench.lines import Lines
-from bench.minilm import CACHE, example
+from bench.minilm import example
 
 _PROCESSES = 7
 
-# What a user of onnxruntime writes: read the model, run it once.
+# Tokenize, read the model, embed once: with us, and with onnxruntime (both take the demo's tokenizer and sentences).
+_FIRST_EMBEDDING = """
+import runpy, sys
+demo = runpy.run_path(sys.argv[1])
+ids, mask = demo["tokenize"](demo["SENTENCES"].split("|"))
+"""
+_OURS = """
+plan, program = demo["load"](*ids.shape)
+program(ids, mask).numpy()
+"""
 _ONNXRUNTIME = """
-import sys, numpy as np, onnxruntime as ort
-options = ort.SessionOptions()
+import onnxruntime
+options = onnxruntime.SessionOptions()
 options.log_severity_level = 3
-session = ort.InferenceSession(sys.argv[1], options, ["CPUExecutionProvider"])
-session.run(None, {"ids": np.ones((4, 16), np.int64), "mask": np.ones((4, 16), np.int64)})
+session = onnxruntime.InferenceSession(sys.argv[2], options, ["CPUExecutionProvider"])
+session.run(None, {"ids": ids, "mask": mask.astype("int64")})
 """
 _IMPORT = "import time; began = time.perf_counter(); import {0}; print(time.perf_counter() - began)"
 _FIRST = """
@@ -71,32 +80,32 @@ def _imports(lines: Lines) -> None:
 
 
 def _demo(lines: Lines) -> None:
-    demo = [sys.executable, "-c", _demo_code()]
-    _process(demo)  # fills the cache
-    commands = {"ours": demo}
+    path = machine.ROOT / "examples" / "minilm.py"
+    said: list[float] = []
+    _process([sys.executable, str(path)])  # fills the cache
+    for _ in range(_PROCESSES):
+        found = re.search(r"first embedding: ([\d.]+) s", _process([sys.executable, str(path)]).output)
+        said.append(float(found[1]) if found else float("nan"))
+    lines.add(
+        "start", "second start of the demo to first embedding", unit="s", ours=statistics.median(said), least=min(said),
+        goal="1.0 s", clock="wall", notes={"ours": "as the demo says, its imports not counted"},
+    )  # fmt: skip
+    commands = {"ours": [sys.executable, "-c", _FIRST_EMBEDDING + _OURS + _PEAK, str(path)]}
     if peers.present("onnxruntime") and peers.present("torch"):
         from bench.peers import bert
 
-        model = bert.exported(example().model_folder(), CACHE)[""]
-        commands["onnxruntime"] = [sys.executable, "-c", _ONNXRUNTIME + _PEAK, str(model)]
+        model = bert.exported(example().model_folder(), machine.CACHE)[""]
+        commands["onnxruntime"] = [
+            sys.executable, "-c", _FIRST_EMBEDDING + _ONNXRUNTIME + _PEAK, str(path), str(model)
+        ]  # fmt: skip
     took = _in_turns(commands)
     walls = {name: statistics.median(e.wall for e in ended) for name, ended in took.items()}
     memory = {name: statistics.median(e.peak_bytes for e in ended) for name, ended in took.items()}
-    said = statistics.median(float(re.search(r"first embedding: ([\d.]+) s", e.output)[1]) for e in took["ours"])
     lines.add(
-        "start", "second start of the demo to first embedding", unit="s", ours=said, goal="1.0 s", clock="wall",
-        least=min(float(re.search(r"first embedding: ([\d.]+) s", e.output)[1]) for e in took["ours"]),
+        "start", "a process that embeds once, from start to end", unit="s", ours=walls.pop("ours"), peers=walls,
+        goal="1.0 s", clock="wall", notes={"onnxruntime": "imports us too: the demo's tokenizer"},
     )  # fmt: skip
-    lines.add(
-        "start", "whole process of the demo, profile and report too", unit="s", ours=walls.pop("ours"), peers=walls,
-        clock="wall", notes={"onnxruntime": "reads the exported model, runs it once, no tokenizer"},
-    )  # fmt: skip
-    lines.add("start", "peak resident memory of the demo", unit="bytes", ours=memory.pop("ours"), peers=memory)
-
-
-def _demo_code() -> str:
-    path = str(machine.ROOT / "examples" / "minilm.py")
-    return f"import runpy, sys; sys.argv = [{path!r}]; runpy.run_path({path!r}, run_name='__main__')" + _PEAK
+    lines.add("start", "peak resident memory of that process", unit="bytes", ours=memory.pop("ours"), peers=memory)
 
 
 def _in_turns(commands: dict[str, list[str]]) -> dict[str, list[_Ended]]:
