@@ -12,6 +12,7 @@ from nbxtensor.errors import ArgumentError, DtypeError
 __all__ = ["Scalar", "binary_result", "float_math_input", "promoted", "result_type", "scalar_result"]
 
 Scalar = bool | int | float | complex
+"""A Python number: it has a kind and no width."""
 
 _DEFAULT_INT, _DEFAULT_FLOAT, _DEFAULT_COMPLEX = "int64", "float64", "complex128"
 

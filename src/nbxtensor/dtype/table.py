@@ -12,6 +12,7 @@ from typing import Any, Literal
 __all__ = ["DtypeFacts", "FloatFormat", "Kind", "Representation", "Table", "read_yaml", "table"]
 
 Kind = Literal["float", "int", "uint", "bool", "complex"]
+"""What the elements of a dtype are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 Array = np.ndarray[Any, Any]
+"""A numpy array of any dtype and shape."""
 
 
 @dataclass(frozen=True, slots=True)

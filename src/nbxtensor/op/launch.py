@@ -123,6 +123,7 @@ class Number:
 
 
 Argument = Pointer | Number | int | float
+"""What a launch passes for a parameter of its kernel."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,9 @@ __all__ = ["RUNTIME", "Describer", "Resolver", "op_name", "read_document", "writ
 RUNTIME = MappingProxyType({"runtime": True})
 """Metadata of a dataclass field that belongs to the running process and not to the data."""
 Resolver = Callable[[Any], Op]
+"""Returns the op that a description stands for."""
 Describer = Callable[[Op], Any]
+"""Returns a description of an op as JSON data, such as its name."""
 _TAG = "$"
 
 

@@ -23,7 +23,9 @@ from nbxtensor.planning.verify import verify_placement
 __all__ = ["ALIGNMENT", "Area", "Loader", "Location", "Plan", "plan"]
 
 Area = Literal["arena", "weights", "state"]
-ALIGNMENT = 256  # what device allocators give at least (cudaMalloc states it), and a multiple of every cache line
+"""A block of device memory that a plan lays out: what a run uses, what it only reads, and what outlives it."""
+ALIGNMENT = 256
+"""Bytes that every offset is a multiple of: what device allocators give at least (cudaMalloc states it)."""
 _FORMAT, _VERSION = "nbxtensor.plan", 1
 _AREAS: Mapping[str, Area] = {
     "input": "arena",

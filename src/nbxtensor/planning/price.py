@@ -16,6 +16,7 @@ from nbxtensor.planning.steps import PlanStep, family
 __all__ = ["Cause", "Price", "Priced", "price_graph"]
 
 Cause = Literal["memory", "vector", "matrix", "launch"]
+"""What bounds a time: bytes moved, arithmetic of the vector or the matrix units, or the cost of launching."""
 
 
 @dataclass(frozen=True, slots=True)
