@@ -62,6 +62,8 @@ def test_what_is_no_layout_is_refused(shape, strides, message):
         Spec(shape, "float32", strides)
 
 
-def test_a_dtype_is_named_as_the_table_names_it():
-    with pytest.raises(UnknownDtypeError, match="'half'"):
-        Spec((2,), "half")
+def test_a_dtype_is_given_by_any_spelling_and_kept_by_its_name():
+    assert Spec((2,), "half") == Spec((2,), "float16")
+    assert Spec((2,), np.dtype(np.int8)).dtype == "int8"
+    with pytest.raises(UnknownDtypeError, match="'halve'"):
+        Spec((2,), "halve")

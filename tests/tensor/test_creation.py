@@ -113,3 +113,24 @@ def test_a_device_that_is_not_there_is_named():
         nbx.zeros(2, device="nonesuch")
     with pytest.raises(NbxError):
         nbx.zeros(2).to("cpu:7")
+
+
+def test_tensors_are_copied_and_pickled_by_value():
+    import copy
+    import pickle
+
+    tensor = nbx.asarray(np.arange(6, dtype=np.float32).reshape(2, 3)).T.to("bfloat16")
+    for again in (copy.deepcopy(tensor), copy.copy(tensor), pickle.loads(pickle.dumps(tensor))):
+        assert (again.dtype, again.shape) == (tensor.dtype, tensor.shape)
+        assert again.tolist() == tensor.tolist()
+        assert again.storage is not tensor.storage
+    assert 3.0 in tensor
+    assert 7.0 not in tensor
+
+
+@pytest.mark.parametrize("other", [np.ones(3, np.float32), [1, 2, 3], None, "a", object()])
+def test_what_stands_beside_a_tensor_is_a_tensor_or_a_number(other):
+    tensor = nbx.zeros((2, 3))
+    for operation in (lambda: tensor + other, lambda: other + tensor, lambda: nbx.where(tensor > 0, tensor, other)):
+        with pytest.raises(ArgumentError, match="a tensor or a number"):
+            operation()

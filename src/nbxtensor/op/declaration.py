@@ -127,11 +127,13 @@ class Op:
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Sort call arguments into (operands by name, parameters by name), defaults filled in.
 
-        An operand is a value with a ``__run__`` method; ``None`` and numbers given for one become parameters.
+        An operand is a value with a ``__run__`` method; a number given for one becomes a parameter, and None where
+        that is its default.
 
         Raises:
             TypeError: The arguments do not fit the signature.
-            ArgumentError: A tensor was given for a parameter that takes none, or a sequence holds something else.
+            ArgumentError: A tensor was given for a parameter that takes none, or an operand is neither a tensor nor a
+                number (nor a sequence of tensors, where one is taken).
         """
         try:
             bound = self.signature.bind(*args, **kwargs)
@@ -141,20 +143,36 @@ class Op:
         operands: dict[str, Any] = {}
         params: dict[str, Any] = {}
         for name, value in bound.arguments.items():
-            if name in self.operands and hasattr(value, "__run__"):
-                operands[name] = value
-            elif name in self.operands and isinstance(value, (list, tuple)):
-                for index, member in enumerate(cast("Sequence[Any]", value)):
-                    if not hasattr(member, "__run__"):
-                        raise ArgumentError(
-                            f"{self.name}: {name} is a sequence of tensors. Got {type(member).__name__} at {index}."
-                        )
-                    operands[f"{name}.{index}"] = member
-            elif hasattr(value, "__run__"):
-                raise ArgumentError(f"{self.name}: {name} is not a tensor parameter. Got a tensor.")
-            else:
+            if name not in self.operands:
+                if hasattr(value, "__run__"):
+                    raise ArgumentError(f"{self.name}: {name} is not a tensor parameter. Got a tensor.")
                 params[name] = value
+            elif hasattr(value, "__run__"):
+                operands[name] = value
+            elif "Sequence" in str(self.signature.parameters[name].annotation):
+                operands |= self._members(name, value)
+            elif value is None and self.signature.parameters[name].default is None:
+                params[name] = None
+            elif isinstance(value, (bool, int, float, complex, np.generic)):
+                params[name] = value
+            else:
+                raise ArgumentError(
+                    f"{self.name}: {name} is a tensor or a number. Got {type(value).__name__}. "
+                    "nbxtensor.asarray makes tensors."
+                )
         return operands, params
+
+    def _members(self, name: str, value: Any) -> dict[str, Any]:
+        if not isinstance(value, (list, tuple)):
+            raise ArgumentError(f"{self.name}: {name} is a list or tuple of tensors. Got {type(value).__name__}.")
+        found: dict[str, Any] = {}
+        for index, member in enumerate(cast("Sequence[Any]", value)):
+            if not hasattr(member, "__run__"):
+                raise ArgumentError(
+                    f"{self.name}: {name} is a sequence of tensors. Got {type(member).__name__} at {index}."
+                )
+            found[f"{name}.{index}"] = member
+        return found
 
     def call(self, inputs: Mapping[str, Spec], params: Mapping[str, Any], target: Target | None = None) -> Call:
         """Return the call of this op on ``inputs``, its result rule applied."""

@@ -39,7 +39,7 @@ class Prologue:
         names = ("x", *(name for name in call.inputs if name.startswith("extras.")))
         dtypes = tuple(call[name].dtype for name in names)
         given = cast("Expression | None", call.params["prologue"])
-        self.expression = given or Expression((call["x"].dtype,), (), (0,))
+        self.expression: Expression = given or Expression((call["x"].dtype,), (), (0,))
         self.names = names
         self._scalars = cast("tuple[float, ...]", call.params["scalars"])
         if dtypes != self.expression.inputs or len(self._scalars) != self.expression.scalars:
@@ -48,7 +48,7 @@ class Prologue:
                 f"{len(self._scalars)} scalars. {list(self.expression.inputs)} and {self.expression.scalars} fit."
             )
         shape = shapes.broadcast_shapes(*(call[name].shape for name in names))
-        self.spec = Spec(shape, self.expression.dtype(self.expression.outputs[0]))
+        self.spec: Spec = Spec(shape, self.expression.dtype(self.expression.outputs[0]))
 
     def layouts(self, call: Call) -> dict[str, tuple[int, ...]]:
         """Return the strides of each operand, stretched to the value's shape, by the name of its pointer."""

@@ -48,23 +48,23 @@ class RowText(KernelText):
         spans = [shapes.extent_span(shape, layout) for layout in layouts.values()]
         super().__init__(name, wide=max(spans) > INT32_ELEMENTS)
         self.kept = kept
-        self.extent = shape[axis]
+        self.extent: int = shape[axis]
         self._around = dict(zip(names, strides, strict=True))
         self._along = {n: layouts[n][axis] for n in names}
         self._beside = self._neighbour(first)
         step = self._around[first][self._beside] if kept else 0
         self.dim = 0 if kept and 0 < abs(step) < abs(self._along[first]) else 1
         narrow = _TILE // 8 if self.dim == 0 else _TILE
-        self.whole = power_of_two(self.extent) <= (_TILE // 16 if self.dim == 0 else _WHOLE)
-        self.length = power_of_two(self.extent) if self.whole else 8 if self.dim == 0 else _TILE
+        self.whole: bool = power_of_two(self.extent) <= (_TILE // 16 if self.dim == 0 else _WHOLE)
+        self.length: int = power_of_two(self.extent) if self.whole else 8 if self.dim == 0 else _TILE
         beside = kept[self._beside] if kept else 1
-        self.width = min(power_of_two(beside), max(min(narrow, _TILE // self.length), 16 if self.dim == 0 else 1))
-        self.constants |= {"LENGTH": self.length, "WIDTH": self.width}
-        self.ragged = self.extent % self.length != 0
-        self.short = beside % self.width != 0
+        self.width: int = min(power_of_two(beside), max(min(narrow, _TILE // self.length), 16 if self.dim == 0 else 1))
+        self.constants.update(LENGTH=self.length, WIDTH=self.width)
+        self.ragged: bool = self.extent % self.length != 0
+        self.short: bool = beside % self.width != 0
         self.shape = "(WIDTH, LENGTH)" if self.dim == 1 else "(LENGTH, WIDTH)"
         self.single = "(WIDTH, 1)" if self.dim == 1 else "(1, WIDTH)"
-        self.programs = 0
+        self.programs: int = 0
         self._base: dict[str, str] = {}
 
     def _neighbour(self, first: str) -> int:
@@ -138,7 +138,7 @@ class RowText(KernelText):
         values = tuple(f"{name}_v" for name in names)
         for value, name in zip(values, names, strict=True):
             self.load(value, name)
-        self.imports += expression.imports()
+        self.imports.extend(expression.imports())
         statements, results = expression.body(values, tuple(f"s{i}" for i in range(expression.scalars)))
         for statement in statements:
             self.line(statement)

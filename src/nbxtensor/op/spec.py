@@ -7,7 +7,7 @@ import operator
 from dataclasses import dataclass
 
 from nbxtensor import shape as shapes
-from nbxtensor.dtype.itemsize import bits
+from nbxtensor.dtype.itemsize import bits, canonical
 from nbxtensor.errors import ShapeError
 
 __all__ = ["Spec"]
@@ -19,7 +19,7 @@ class Spec:
 
     Attributes:
         shape: Extents, none negative.
-        dtype: A name of the dtype table.
+        dtype: A name of the dtype table; given as any of its spellings ("half", a numpy dtype).
         strides: Elements (never bytes) between neighbours along each axis; row-major when left out.
 
     Raises:
@@ -37,7 +37,7 @@ class Spec:
 
     def __post_init__(self) -> None:
         """Check the extents and fill in row-major strides."""
-        bits(self.dtype)
+        object.__setattr__(self, "dtype", canonical(self.dtype))
         extents = shapes.as_shape(self.shape, op="Spec")
         try:
             strides = tuple(map(operator.index, self.strides)) or shapes.contiguous_strides(extents)

@@ -20,7 +20,10 @@ class Operators:
     """What a tensor can do by an operator or a method; broadcasting and promotion are the ops' own."""
 
     __slots__ = ()
-    __hash__ = object.__hash__  # by identity, although == compares elements
+
+    def __hash__(self) -> int:
+        """By identity, although == compares elements."""
+        return object.__hash__(self)
 
     def __add__(self: Any, other: Any) -> Tensor:
         return arithmetic.add(self, other)

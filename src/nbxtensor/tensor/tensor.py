@@ -54,6 +54,19 @@ def _extents(given: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
 
 
+def _restored(array: Array, dtype: str) -> Tensor:
+    return _placed(array, dtype, open_device("cpu"))
+
+
+def _placed(array: Array, dtype: str, where: Device) -> Tensor:
+    """Return a copy of an array of carriers as a tensor of ``dtype`` on a device."""
+    host = np.ascontiguousarray(array)
+    storage = where.allocator.allocate(host.nbytes)
+    if host.nbytes:
+        where.backend.memory(where.index).copy_in(storage.address, host.reshape(-1).view(np.uint8).data)
+    return Tensor(storage, Spec(array.shape, dtype), 0, where)
+
+
 class Tensor(Operators):
     """An n-dimensional array on a device.
 
@@ -241,6 +254,13 @@ class Tensor(Operators):
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self)))
 
+    def __contains__(self, value: Any) -> bool:
+        return bool((self == value).any())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what pickle and copy make the tensor of again: its elements, packed, on the CPU."""
+        return _restored, (np.array(self.numpy()), self.dtype)
+
     def __repr__(self) -> str:
         if not isinstance(self._storage, Storage):
             return f"Tensor(traced, shape={self.shape}, dtype={self.dtype})"
@@ -427,8 +447,4 @@ class Tensor(Operators):
     def _moved(self, where: Device) -> Tensor:
         if self.device is where:
             return self
-        host = np.ascontiguousarray(self.numpy()).reshape(-1)
-        storage = where.allocator.allocate(host.nbytes)
-        if host.nbytes:
-            where.backend.memory(where.index).copy_in(storage.address, host.view(np.uint8).data)
-        return Tensor(storage, self._spec.packed(), 0, where)
+        return _placed(self.numpy(), self.dtype, where)
