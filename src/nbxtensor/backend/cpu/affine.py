@@ -20,7 +20,7 @@ class Poly:
     __slots__ = ("_key", "terms")
 
     def __init__(self, terms: Mapping[tuple[str, ...], int]) -> None:
-        self.terms = {m: c for m, c in terms.items() if c}
+        self.terms: dict[tuple[str, ...], int] = {m: c for m, c in terms.items() if c}
         self._key = tuple(sorted(self.terms.items()))
 
     @staticmethod

@@ -78,7 +78,7 @@ def object_code(llvm_ir: str, cpu: str, features: frozenset[str] = frozenset()) 
 
 @functools.cache
 def _triton_llvm() -> Any:
-    import triton  # noqa: F401  its own import order matters: plugins load first
+    importlib.import_module("triton")  # its own import order matters: plugins load first
     from triton._C import libtriton
 
     libtriton.llvm.init_targets()

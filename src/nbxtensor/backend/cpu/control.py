@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nbxtensor.backend.cpu.affine import Fact, Integer, Poly
+from nbxtensor.backend.cpu.evaluation import Evaluation
+from nbxtensor.backend.cpu.ir import Builder
 from nbxtensor.backend.cpu.keeping import MOVES
 from nbxtensor.backend.cpu.materialize import Materializer
 from nbxtensor.backend.cpu.state import BYTES, LLVM, Buffer, State
@@ -43,9 +45,9 @@ class Control:
 
     def __init__(self, materializer: Materializer, body: Callable[[list[Op]], None]) -> None:
         self.materializer = materializer
-        self.evaluation = materializer.evaluation
+        self.evaluation: Evaluation = materializer.evaluation
         self.state: State = materializer.state
-        self.b = self.state.b
+        self.b: Builder = self.state.b
         self.body = body
         self.targets: dict[Value, Buffer] = {}
         """For a block that ends up as what a loop carries: where it may be made in place."""
@@ -199,18 +201,12 @@ class Control:
         """What is known of how far a block has been moved: a multiple of its constant steps."""
         total = 0
         for value in c.step or ():
-            step = self.evaluation.integer(value, _zeros(value.type)) if self.known(value) else None
+            step = self.evaluation.integer(value, _zeros(value.type)) if self.evaluation.written(value) else None
             if step is None or not step.base.is_constant():
                 return Fact()
             total += step.base.value()
         total *= self.unit(c.argument.type)
         return Fact(low=0 if total >= 0 else None, high=0 if total <= 0 else None, multiple=abs(total) or 1)
-
-    def known(self, value: Value) -> bool:
-        """Whether the scalars of a formula have been written: those made later in a loop's body have not."""
-        if value.type.shape is None:
-            return value in self.state.scalars
-        return value.op is not None and all(self.known(v) for v in value.op.operands)
 
     def unit(self, type_: Type) -> int:
         return BYTES[type_.element] if type_.pointer else 1
@@ -275,7 +271,7 @@ class _Scope:
         self.state = state
 
     def __enter__(self) -> None:
-        self.buffers = dict(self.state.buffers)
+        self.buffers: dict[Value, Buffer] = dict(self.state.buffers)
 
     def __exit__(self, *_: object) -> None:
         self.state.buffers = self.buffers

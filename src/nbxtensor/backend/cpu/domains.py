@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from nbxtensor.backend.cpu.affine import Fact, Integer, Poly
 from nbxtensor.backend.cpu.evaluation import Evaluation, Place, source_index
-from nbxtensor.backend.cpu.state import AXIS, Index, Register
+from nbxtensor.backend.cpu.ir import Builder
+from nbxtensor.backend.cpu.state import AXIS, Index, Register, State
 from nbxtensor.backend.cpu.ttir import Value
 
 __all__ = ["Condition", "Domain", "axes", "conditions", "explained", "strides", "vector_axis"]
@@ -143,8 +144,8 @@ class Domain:
     on_turn: Callable[[list[Place]], None] | None = None
 
     def __post_init__(self) -> None:
-        self.state = self.evaluation.state
-        self.b = self.state.b
+        self.state: State = self.evaluation.state
+        self.b: Builder = self.state.b
         if self.shape:
             self.lanes = min(self.lanes, self.shape[self.axis])
 

@@ -55,6 +55,7 @@ _INTRINSIC = {
     "math.ctpop": "ctpop",
 }
 _DIVISION = {"arith.divsi": "sdiv", "arith.remsi": "srem", "arith.divui": "udiv", "arith.remui": "urem"}
+_QUOTIENTS = frozenset({"arith.divf", "tt.precise_divf"})
 _INTEGER_CASTS = {"arith.extsi": "sext", "arith.extui": "zext", "arith.trunci": "trunc"}
 _FLOAT_CASTS = {
     "arith.extf": True,
@@ -103,6 +104,8 @@ def apply(state: State, op: Op, operands: Sequence[Register]) -> Register:
         CompileError: For an op that is not lowered; names it and the kernel.
     """
     lanes = max((r.lanes for r in operands), default=0)
+    if op.name in _QUOTIENTS and lanes and not operands[1].lanes:
+        return _divide_by_scalar(state, op, *operands)
     values = [state.vector(r, lanes) for r in operands]
     source = operands[0].element if operands else ""
     target = state.element(op.result.type)
@@ -242,6 +245,44 @@ def _clamp(site: _Site, values: list[str], _: str, target: str) -> str:
     keeps = site.attributes.get("propagateNan") == "all"
     low, high = ("maximum", "minimum") if keeps else ("maxnum", "minnum")
     return site.intrinsic(high, [site.intrinsic(low, [values[0], values[1]], target), values[2]], target)
+
+
+def _divide_by_scalar(state: State, op: Op, dividend: Register, divisor: Register) -> Register:
+    """Divide a vector by one number: by its reciprocal, then corrected by the remainder, as IEEE 754 rounds it.
+
+    A correctly rounded reciprocal, one step of the remainder and a fused multiply-add give the correctly rounded
+    quotient but for cases rarer than one in a million, which are one unit off. A divisor whose reciprocal would leave
+    the normal range is scaled, and the dividend with it, by a power of two.
+    """
+    element, lanes = dividend.element, dividend.lanes
+    if element in _HALVES:
+        wide = _divide_by_scalar(state, op, convert(state, dividend, "f32"), convert(state, divisor, "f32"))
+        return convert(state, wide, element)
+    b = state.b
+    one, all_ = _Site(state, op, 0), _Site(state, op, lanes)
+    kind = all_.type(element)
+    scale = _scale(one, divisor.value, element)
+    scaled = b.pure(f"fmul {one.type(element)} {divisor.value}, {scale}")
+    reciprocal = b.pure(f"fdiv {one.type(element)} {one.constant(1.0, element)}, {scaled}")
+    factor, number, inverse = (b.splat(v, LLVM[element], lanes) for v in (scale, scaled, reciprocal))
+    x = b.pure(f"fmul {kind} {dividend.value}, {factor}")
+    near = b.pure(f"fmul {kind} {x}, {inverse}")
+    rest = all_.intrinsic("fma", [b.pure(f"fneg {kind} {near}"), number, x], element)
+    quotient = all_.intrinsic("fma", [rest, inverse, near], element)
+    # Where infinities met, or zero lost its sign, the first product is right.
+    ordinary = b.pure(f"fcmp one {kind} {quotient}, {all_.constant(0.0, element)}")
+    return Register(all_.select(ordinary, quotient, near, element), element, lanes)
+
+
+def _scale(site: _Site, divisor: str, element: str) -> str:
+    """A power of two that brings the divisor, and so its reciprocal, into the normal range."""
+    exponent, step = (125, 64) if element == "f32" else (1021, 256)
+    kind = site.type(element)
+    size = site.intrinsic("fabs", [divisor], element)
+    small = site.b.pure(f"fcmp olt {kind} {size}, {site.constant(2.0**-exponent, element)}")
+    large = site.b.pure(f"fcmp ogt {kind} {size}, {site.constant(2.0**exponent, element)}")
+    down = site.select(large, site.constant(2.0**-step, element), site.constant(1.0, element), element)
+    return site.select(small, site.constant(2.0**step, element), down, element)
 
 
 def _bitcast(site: _Site, values: list[str], source: str, target: str) -> str:

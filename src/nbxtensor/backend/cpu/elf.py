@@ -52,7 +52,7 @@ class Module:
     def __init__(self, pages: mmap.mmap, symbols: dict[str, int]) -> None:
         self._pages = pages
         self._symbols = symbols
-        self.nbytes = len(pages)
+        self.nbytes: int = len(pages)
 
     def address(self, symbol: str) -> int:
         """Return the address of ``symbol``; it holds only while this module does.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nbxtensor.backend.cpu import elementwise, memory_access
-from nbxtensor.backend.cpu.affine import ZERO, Fact, Integer, Poly
+from nbxtensor.backend.cpu.affine import ZERO, Integer, Poly
+from nbxtensor.backend.cpu.ir import Builder
 from nbxtensor.backend.cpu.state import AXIS, BYTES, LLVM, Buffer, Index, Operand, Pointer, Register, State, bits
-from nbxtensor.backend.cpu.ttir import Op, Type, Value
+from nbxtensor.backend.cpu.ttir import Op, Value
 
 __all__ = ["FORMULAS", "Evaluation", "Place", "operand_index", "source_index"]
 
@@ -62,7 +63,7 @@ class Evaluation:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.b = state.b
+        self.b: Builder = state.b
         self.saving: dict[Value, Buffer] = {}
         """Blocks to write to scratch as they are computed, wherever that is at one of :attr:`turn`."""
         self.turn: frozenset[Place] = frozenset()
@@ -208,6 +209,12 @@ class Evaluation:
         found = self.strided(op.operands[0], index)
         step = self.integer(op.operands[1], index) if found else None
         return (found[0], found[1] + step.base.scaled(BYTES[value.type.element])) if found and step else None
+
+    def written(self, value: Value) -> bool:
+        """Return whether the scalars that a formula needs have been written."""
+        if value.type.shape is None:
+            return value in self.state.scalars
+        return value.op is not None and all(self.written(v) for v in value.op.operands)
 
     # What is written.
 

@@ -68,7 +68,7 @@ class Builder:
     def __init__(self, level: str = "x86-64-v4") -> None:
         self.level = level
         self.declarations: set[str] = set()
-        self.scopes = [Scope()]
+        self.scopes: list[Scope] = [Scope()]
         self._depths: dict[str, int] = {}
         self._count = 0
 
@@ -133,7 +133,7 @@ class Builder:
         try:
             yield
         finally:
-            self.scopes += inner
+            self.scopes.extend(inner)
 
     @contextlib.contextmanager
     def nested(self, label: str) -> Generator[Scope]:

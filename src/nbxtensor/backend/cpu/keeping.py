@@ -38,6 +38,8 @@ class Keeping:
         made: Blocks to compute where they stand, since formulas of them would grow too long.
         last_read: For each block, the number of the last op that reads it, by way of formulas too.
         number: Ops in order.
+        written_next: For a reduction, a store of a block of the same shape that comes after it and after no other: its
+            lines can be brought to the cache meanwhile.
     """
 
     function: Function
@@ -46,6 +48,7 @@ class Keeping:
     made: set[Value] = field(default_factory=set[Value])
     last_read: dict[Value, int] = field(default_factory=dict[Value, int])
     number: dict[Op, int] = field(default_factory=dict[Op, int])
+    written_next: dict[Op, Op] = field(default_factory=dict[Op, Op])
 
     def __post_init__(self) -> None:
         self._around: dict[Op, tuple[Op, ...]] = {}
@@ -84,7 +87,12 @@ class Keeping:
         return self._known[key]
 
     def _walk(self, block: Block, around: tuple[Op, ...]) -> Iterator[Op]:
+        reductions: dict[tuple[int, ...] | None, Op] = {}
         for op in block.ops:
+            if op.name == "tt.reduce":
+                reductions[op.operands[0].type.shape] = op
+            elif op.name == "tt.store" and op.operands[1].type.shape in reductions:
+                self.written_next[reductions.pop(op.operands[1].type.shape)] = op
             self.number[op] = len(self.number)
             self._around[op] = around
             if op.name == "tt.store":

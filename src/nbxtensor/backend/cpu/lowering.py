@@ -76,6 +76,7 @@ class _Lowering:
         self.control = Control(self.materializer, self.ops)
         self.products = Products(self.materializer, self.control.targets)
         self.path: list[str] = []
+        self.ids: dict[str, str] = {}  # of the program, along each axis of the grid
         self.handlers: dict[str, Callable[[ttir.Op], None]] = {
             "tt.store": self.store,
             "tt.dot": self.products.dot,
@@ -158,7 +159,8 @@ class _Lowering:
         if len(ways) == 1:
             ways[0]()
         else:
-            self.b.choose(self.state.scalars[end.operands[0]], *ways)
+            then, otherwise = ways
+            self.b.choose(self.state.scalars[end.operands[0]], then, otherwise)
         self.path.pop()
 
     def follow(self, block: ttir.Block, handed: list[ttir.Value]) -> list[str]:
@@ -257,7 +259,9 @@ class _Lowering:
             memory_access.store(state, Register(state.scalars[pointer], "ptr"), register, 0, active)
             return
         lanes = state.width // 4
-        domain = Domain(ev, shape, vector_axis(shape, lanes), lanes)
+        # Long formulas one vector at a time: the processor overlaps turns by itself, and loads stay spread out.
+        unroll = 1 if self.keeping.heavy(value) else 2
+        domain = Domain(ev, shape, vector_axis(shape, lanes), lanes, unroll)
         if mask:
             domain.limits = conditions(ev, mask, axes(ev, shape))
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from nbxtensor.backend.cpu import elementwise
-from nbxtensor.backend.cpu.affine import Poly
-from nbxtensor.backend.cpu.domains import Domain, axes, vector_axis
+from nbxtensor.backend.cpu.affine import Integer, Poly
+from nbxtensor.backend.cpu.domains import Domain, axes, strides, vector_axis
 from nbxtensor.backend.cpu.evaluation import Evaluation, Place, operand_index, source_index
 from nbxtensor.backend.cpu.keeping import MOVES, Keeping, lazy
-from nbxtensor.backend.cpu.state import Buffer, Index, Register
-from nbxtensor.backend.cpu.ttir import Type, Value
+from nbxtensor.backend.cpu.state import AXIS, BYTES, Buffer, Index, Pointer, Register, State
+from nbxtensor.backend.cpu.ttir import Op, Type, Value
 
 __all__ = ["Materializer"]
 
+_LINE = 64  # bytes of a cache line
 _MOVING = MOVES | {"tt.join", "tt.split", "tt.load"}
 
 
@@ -23,7 +24,7 @@ class Materializer:
 
     def __init__(self, evaluation: Evaluation, keeping: Keeping) -> None:
         self.evaluation = evaluation
-        self.state = evaluation.state
+        self.state: State = evaluation.state
         self.keeping = keeping
 
     def block(self, value: Value, buffer: Buffer | None = None) -> Buffer:
@@ -85,6 +86,48 @@ class Materializer:
 
         Domain(self.evaluation, shape, vector_axis(shape, lanes), lanes).visit(body)
         return target
+
+    def prefetcher(self, op: Op) -> Callable[[list[Place]], None]:
+        """Return what asks for the memory that the block after a reduction goes to, at each turn of the reduction.
+
+        By the time it is written its lines are in the second-level cache, fetched while the processor computed. It
+        pays only where the reduction computes much; a light one keeps the memory busy by itself.
+        """
+        dear = any(self.keeping.heavy(v) for v in op.operands)
+        store = self.keeping.written_next.get(op) if dear else None
+        pointer = store.operands[0] if store else None
+        index = axes(self.evaluation, op.operands[0].type.shape or ())
+        found = self.evaluation.strided(pointer, index) if pointer and self._addressable(pointer) else None
+        steps = strides(found[1], len(index)) if found else None
+        nbytes = BYTES.get(pointer.type.element, 0) if pointer else 0
+
+        def ask(places: list[Place]) -> None:
+            if found is None or steps is None:
+                return
+            base, offset = found
+            for k, place in enumerate(places):
+                moved = {f"{AXIS}{n}": i for n, i in enumerate(place.index) if isinstance(i, Integer)}
+                where = Integer(offset).substituted(moved)
+                if where.lane == Poly.constant(nbytes) and k * place.lanes * nbytes % _LINE == 0:
+                    address = self.state.address(Pointer(self.state.scalars[base], where))
+                    arguments = [("ptr", address), ("i32", "0"), ("i32", "2"), ("i32", "1")]
+                    self.state.b.call("void", "llvm.prefetch.p0", arguments)
+
+        return ask
+
+    def _addressable(self, pointer: Value) -> bool:
+        """Whether the integers of a pointer block's formula, and the pointer it starts from, are known by now."""
+        op = pointer.op
+        if pointer.type.shape is None:
+            while op is not None and op.name in {"tt.addptr", "tt.bitcast"}:
+                if not all(self.evaluation.written(v) for v in op.operands[1:]):
+                    return False
+                pointer = op.operands[0]
+                op = pointer.op
+            return pointer in self.state.scalars
+        if op is None or op.name not in {"tt.addptr", "tt.bitcast", *MOVES}:
+            return pointer in self.state.affine
+        return self._addressable(op.operands[0]) and all(self.evaluation.written(v) for v in op.operands[1:])
 
     @contextlib.contextmanager
     def reading(self, domain: Domain, values: Sequence[Value]) -> Generator[None]:

@@ -46,7 +46,7 @@ def histogram(materializer: Materializer, op: Op) -> None:
     evaluation, state = materializer.evaluation, materializer.state
     b = state.b
     values, *masks = op.operands
-    bins = (op.result.type.shape or ())[0]
+    bins = op.result.type.extents[0]
     count = LLVM[state.element(op.result.type)]
     target = state.allocate(op.result.type)
     nbytes = BYTES[op.result.type.element]

@@ -37,10 +37,10 @@ def _candidates(
     if moved is not None:
         return _candidates(evaluation, op.operands[0], moved, seen)
     found: list[Condition] = []
-    if op.name == "tt.load" and len(op.operands) > 1:
-        found = conditions(evaluation, op.operands[1], index)
-    elif op.name == "arith.select":
+    if op.name == "arith.select":
         found = conditions(evaluation, op.operands[0], index)
+    elif op.name == "tt.load" and len(op.operands) > 1:
+        found = conditions(evaluation, op.operands[1], index)
     if op.name in {"tt.load", "tt.reshape", "tt.join", "tt.split", "tt.cat", "tt.gather", "tt.dot"}:
         return found
     return found + [c for v in op.operands for c in _candidates(evaluation, v, index, seen)]
@@ -69,8 +69,9 @@ class _Outside:
         if moved is not None:
             return self.value(op.operands[0], moved)
         if op.name == "tt.load":
-            masked = len(op.operands) > 2 and self.false(op.operands[1], index)
-            return self.value(op.operands[2], index) if masked else None
+            if len(op.operands) > 2 and self.false(op.operands[1], index):
+                return self.value(op.operands[2], index)
+            return None
         if op.name == "arith.select":
             if self.false(op.operands[0], index):
                 return self.value(op.operands[2], index)
@@ -107,6 +108,10 @@ def _same(x: float) -> float:
     return x
 
 
+def _magnitude(x: float) -> float:
+    return abs(x)
+
+
 _FOLDED: dict[str, Callable[..., float | None]] = {
     "arith.addf": lambda a, b: a + b,
     "arith.subf": lambda a, b: a - b,
@@ -123,8 +128,8 @@ _FOLDED: dict[str, Callable[..., float | None]] = {
     "arith.maxsi": max,
     "arith.minsi": min,
     "arith.negf": lambda a: -a,
-    "math.absf": abs,
-    "math.absi": abs,
+    "math.absf": _magnitude,
+    "math.absi": _magnitude,
     "math.exp": _exp,
     "math.exp2": _exp,
     "math.sqrt": lambda a: a if a in {0.0, 1.0, _INF} else None,

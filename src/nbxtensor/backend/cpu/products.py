@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from nbxtensor.backend.cpu import microkernel
 from nbxtensor.backend.cpu.affine import Poly
 from nbxtensor.backend.cpu.domains import Condition, axes, explained, strides
+from nbxtensor.backend.cpu.evaluation import Evaluation
+from nbxtensor.backend.cpu.ir import Builder
 from nbxtensor.backend.cpu.keeping import lazy
 from nbxtensor.backend.cpu.materialize import Materializer
 from nbxtensor.backend.cpu.microkernel import Matrix
-from nbxtensor.backend.cpu.state import ARITHMETIC, BYTES, Buffer
+from nbxtensor.backend.cpu.state import ARITHMETIC, BYTES, Buffer, State
 from nbxtensor.backend.cpu.ttir import Op, Type, Value
 
 __all__ = ["Products"]
@@ -48,9 +50,9 @@ class Products:
 
     def __init__(self, materializer: Materializer, targets: Mapping[Value, Buffer]) -> None:
         self.materializer = materializer
-        self.evaluation = materializer.evaluation
-        self.state = materializer.state
-        self.b = self.state.b
+        self.evaluation: Evaluation = materializer.evaluation
+        self.state: State = materializer.state
+        self.b: Builder = self.state.b
         self.targets = targets
 
     def dot(self, op: Op) -> None:
@@ -84,7 +86,7 @@ class Products:
     def copied(self, value: Value) -> _Source:
         """Return an operand copied to scratch, zero outside its mask."""
         buffer = self.materializer.block(value)
-        shape = value.type.shape or ()
+        shape = value.type.extents
         return _Source(
             self.state.element(value.type), buffer.address, Poly.constant(shape[-2] * shape[-1]), Poly.constant(shape[-1])
         )
@@ -93,7 +95,7 @@ class Products:
         """Return an operand that is a load of rows of adjacent elements, where it lies."""
         if value in self.state.buffers or not lazy(value) or value.op is None or value.op.name != "tt.load":
             return None
-        shape = value.type.shape or ()
+        shape = value.type.extents
         pointer, *rest = value.op.operands
         index = axes(self.evaluation, shape)
         found = self.evaluation.strided(pointer, index)
@@ -119,8 +121,8 @@ class Products:
 
     def multiply(self, op: Op, a: _Source, w: _Source, target: Buffer) -> None:
         """Write the product; where limits are known only at run time, a way for whole blocks and one for others."""
-        shape = op.operands[0].type.shape or ()
-        m, k, n = *shape[-2:], (op.result.type.shape or ())[-1]
+        shape = op.operands[0].type.extents
+        m, k, n = *shape[-2:], op.result.type.extents[-1]
         rank = len(shape)
         axis_m, axis_n = rank - 2, rank - 1
         fixed: dict[tuple[str, int], int] = {}
@@ -170,7 +172,7 @@ class Products:
 
     def batches(self, op: Op, a: _Source, w: _Source, target: Buffer, extents: tuple[int, int, int]) -> None:
         """Write one product for each matrix of the batch."""
-        shape = target.type.shape or ()
+        shape = target.type.extents
         m, n, k = extents
         kinds = ARITHMETIC[a.element], ARITHMETIC[w.element]
         level, features = self.b.level, self.state.features

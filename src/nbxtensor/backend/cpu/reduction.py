@@ -12,7 +12,7 @@ from nbxtensor.backend.cpu.evaluation import Place
 from nbxtensor.backend.cpu.ir import vector_type
 from nbxtensor.backend.cpu.materialize import Materializer
 from nbxtensor.backend.cpu.state import AXIS, LLVM, Index, Register, State, bits
-from nbxtensor.backend.cpu.ttir import Op, Value
+from nbxtensor.backend.cpu.ttir import Block, Op, Value
 
 __all__ = ["Combination", "reduce"]
 
@@ -28,11 +28,13 @@ class Combination:
     """
 
     def __init__(self, state: State, op: Op) -> None:
-        (self.block,) = op.regions
+        (block,) = op.regions
+        self.block: Block = block
         self.state = state
-        self.elements = [state.element(v.type) for v in op.operands]
-        *inside, self.end = self.block.ops
-        self.identity = None
+        self.elements: list[str] = [state.element(v.type) for v in op.operands]
+        *inside, end = block.ops
+        self.end: Op = end
+        self.identity: float | None = None
         if len(self.elements) == 1 and len(inside) == 1 and set(inside[0].operands) == set(self.block.arguments):
             self.identity = _identity(inside[0].name, self.elements[0])
 
@@ -165,8 +167,10 @@ class _Reduction:
             chains = domain.unroll = 1
         count = len(self.combination.elements)
         kinds = self.combination.kinds(lanes) * chains
+        prefetch = self.materializer.prefetcher(self.op)
 
         def turn(places: list[Place], active: Register | None, values: list[str]) -> list[str]:
+            prefetch(places)
             groups = [self.group(place) for place in places]
             if active is not None:
                 groups = [self.masked(group, active, lanes) for group in groups]

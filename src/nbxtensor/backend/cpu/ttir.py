@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Iterator
@@ -38,12 +39,14 @@ class Type:
     pointer: bool = False
 
     @property
+    def extents(self) -> tuple[int, ...]:
+        """Extents of a block; none for a scalar."""
+        return self.shape or ()
+
+    @property
     def size(self) -> int:
         """Number of elements: 1 for a scalar."""
-        count = 1
-        for extent in self.shape or ():
-            count *= extent
-        return count
+        return math.prod(self.extents)
 
 
 @dataclass(eq=False)
