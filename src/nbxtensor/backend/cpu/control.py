@@ -79,7 +79,7 @@ class Control:
             end = self.region(block)
             return self.leave(carried, end.operands)
 
-        with self.scope():
+        with self.state.part():
             self.aim(carried, yielded, block)
             values = self.b.loop(low, high, step, turn, self.carried_scalars(carried), kind)
         self.after(carried, values)
@@ -108,22 +108,21 @@ class Control:
                 c.buffer = self.state.allocate(c.initial.type)
         start, head, inside, latch, done = (self.b.fresh(s) for s in ("pre", "while", "do", "again", "done"))
         scalars = self.carried_scalars(carried)
-        with self.scope():
-            with self.b.nested(head) as scope:
-                names = [self.b.name("c") for _ in scalars]
-                self.enter(carried, names)
-                end = self.region(before)
-                test = self.state.scalars[end.operands[0]]
-                results = self.leave(passed, handed)
-                self.b.do(f"br i1 {test}, label %{inside}, label %{done}")
-                self.b.start(inside)
-                with self.scope():
-                    self.enter(passed, results)
-                    end = self.region(after)
-                    values = self.leave(carried, end.operands)
-                self.b.branch(latch)
-                self.b.start(latch)
-                self.b.branch(head)
+        with self.state.part(), self.b.nested(head) as scope:
+            names = [self.b.name("c") for _ in scalars]
+            self.enter(carried, names)
+            end = self.region(before)
+            test = self.state.scalars[end.operands[0]]
+            results = self.leave(passed, handed)
+            self.b.do(f"br i1 {test}, label %{inside}, label %{done}")
+            self.b.start(inside)
+            with self.state.part():
+                self.enter(passed, results)
+                end = self.region(after)
+                values = self.leave(carried, end.operands)
+            self.b.branch(latch)
+            self.b.start(latch)
+            self.b.branch(head)
         self.b.branch(start)
         self.b.start(start)
         self.b.branch(head)
@@ -146,7 +145,7 @@ class Control:
 
         def side(block: Block) -> Callable[[], list[str]]:
             def write() -> list[str]:
-                with self.scope():
+                with self.state.part():
                     end = self.region(block)
                     return self.leave(results, end.operands)
 
@@ -159,10 +158,6 @@ class Control:
         self.after(results, values)
 
     # What is carried.
-
-    def scope(self) -> _Scope:
-        """Forget, at the end, blocks written to scratch in a part of the kernel that may not have run."""
-        return _Scope(self.state)
 
     def prepare(self, carried: list[_Carried], yielded: Sequence[Value] | None) -> None:
         """Decide how each value is carried and write what it begins as."""
@@ -236,7 +231,9 @@ class Control:
             if value is not argument and self.state.buffers.get(value) is not buffer
         ]
         while waiting:
-            free = [m for m in waiting if not any(self.materializer.reads(v, m[1]) for _, _, v in waiting if v is not m[2])]
+            free = [
+                m for m in waiting if not any(self.materializer.reads(v, m[1]) for _, _, v in waiting if v is not m[2])
+            ]
             move = free[0] if free else waiting[0]  # none is free in a ring, as in an exchange
             waiting.remove(move)
             buffer, argument, value = move
@@ -264,17 +261,6 @@ class Control:
             if c.buffer and value.op and value.op.name == "tt.dot" and value.op in block.ops:
                 if last.get(c.argument, -1) <= number[value.op]:
                     self.targets[value] = c.buffer
-
-
-class _Scope:
-    def __init__(self, state: State) -> None:
-        self.state = state
-
-    def __enter__(self) -> None:
-        self.buffers: dict[Value, Buffer] = dict(self.state.buffers)
-
-    def __exit__(self, *_: object) -> None:
-        self.state.buffers = self.buffers
 
 
 def _zeros(type_: Type) -> tuple[Integer, ...]:
@@ -310,4 +296,3 @@ def _even(value: Value) -> bool:
     if op.name in MOVES or op.name in {"arith.addi", "arith.muli", "arith.subi", "arith.extsi"}:
         return all(_even(v) for v in op.operands)
     return False
-

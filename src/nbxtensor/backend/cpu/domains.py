@@ -38,7 +38,9 @@ def axes(evaluation: Evaluation, shape: Sequence[int]) -> tuple[Integer, ...]:
     """Return the symbolic index over a block of ``shape``: axis k is the symbol "@k"."""
     for k, extent in enumerate(shape):
         evaluation.state.facts[f"{AXIS}{k}"] = Fact(0, extent - 1)
-    return tuple(Integer(Poly.symbol(f"{AXIS}{k}") if extent > 1 else Poly.constant(0)) for k, extent in enumerate(shape))
+    return tuple(
+        Integer(Poly.symbol(f"{AXIS}{k}") if extent > 1 else Poly.constant(0)) for k, extent in enumerate(shape)
+    )
 
 
 def conditions(evaluation: Evaluation, mask: Value, index: tuple[Index, ...]) -> list[Condition]:

@@ -1,4 +1,4 @@
-"""Relocatable x86-64 ELF objects into executable memory: no linker, no compiler, never writable and executable at once."""
+"""Relocatable x86-64 ELF objects into executable memory: no linker, never writable and executable at once."""
 
 from __future__ import annotations
 
@@ -134,7 +134,9 @@ class _Loader:
             pages[start : start + _SLOT] = b"\xff\x25\x02\x00\x00\x00\x90\x90" + struct.pack("<Q", _outside(name))
         self.relocate(pages)
         if _library("c").mprotect(ctypes.c_void_p(self.base), ctypes.c_size_t(len(pages)), 1 | 4):
-            raise CompileError(f"elf: {len(pages)} bytes become executable. The system refused. Memory that may run is needed.")
+            raise CompileError(
+                f"elf: {len(pages)} bytes become executable. The system refused. Memory that may run is needed."
+            )
         defined = {n: self.base + self.place[s] + v for n, s, v in self.symbols if n and s in self.place}
         return Module(pages, defined)
 

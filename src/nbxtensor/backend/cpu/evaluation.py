@@ -223,8 +223,7 @@ class Evaluation:
         if value.type.shape is None:
             return Register(self.state.scalars[value], self.state.element(value.type))
         depth = max([self.state.homes.get(value, 0), *map(self._depth, place.index)])
-        if depth > self.b.depth:
-            depth = self.b.depth
+        depth = min(depth, self.b.depth)
         with self.b.at(depth):
             key = (value, place)
             for scope in reversed(self.b.scopes):
@@ -353,7 +352,9 @@ class Evaluation:
         wide = f"<{number.lanes} x {kind}>" if number.lanes else kind
         text = number.value
         if LLVM[number.element] != kind:
-            text = self.b.pure(f"{'trunc' if bits(number.element) > bits(element) else 'sext'} {number.type} {text} to {wide}")
+            text = self.b.pure(
+                f"{'trunc' if bits(number.element) > bits(element) else 'sext'} {number.type} {text} to {wide}"
+            )
         start = self.b.splat(op.attributes["start"], kind, number.lanes)
         return Register(self.b.pure(f"add {wide} {text}, {start}"), element, number.lanes)
 

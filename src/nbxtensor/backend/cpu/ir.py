@@ -59,7 +59,8 @@ class Builder:
     """One function body being written: instructions in order, with the declarations it needs.
 
     Values are LLVM operand strings ("%v12", "3", "0x3FF0000000000000"). ``lanes`` is 0 for scalars. Scopes nest as
-    loops and branches do; ``depth`` counts them (0 is the function's body), and every value knows the depth it was made at.
+    loops and branches do; ``depth`` counts them (0 is the function's body), and every value knows the depth it was
+    made at.
 
     Args:
         level: Instruction set the text is written for, as LLVM names processors ("x86-64-v3", "x86-64-v4").
@@ -137,7 +138,7 @@ class Builder:
 
     @contextlib.contextmanager
     def nested(self, label: str) -> Generator[Scope]:
-        """Write into a new innermost scope that begins with the block ``label``; its lines are the caller's to place."""
+        """Write into a new innermost scope that begins with the block ``label``; the caller places its lines."""
         scope = Scope([f"{label}:"], label)
         self.scopes.append(scope)
         try:

@@ -144,7 +144,9 @@ class _Lowering:
     def block(self, block: ttir.Block) -> None:
         """Write a block of the function and those it goes on to; where two paths meet, each writes what follows."""
         if block.label in self.path:
-            raise self.state.error("a kernel branches forward", f"a jump back to ^{block.label}", "scf loops are accepted")
+            raise self.state.error(
+                "a kernel branches forward", f"a jump back to ^{block.label}", "scf loops are accepted"
+            )
         *ops, end = block.ops
         self.ops(ops)
         if end.name not in {"cf.br", "cf.cond_br"}:
@@ -171,7 +173,7 @@ class _Lowering:
                 self.state.scalars[argument] = self.state.scalars[value]
             else:
                 self.state.buffers[argument] = self.materializer.block(value)
-        with self.control.scope():
+        with self.state.part():
             self.block(block)
         return []
 
@@ -198,7 +200,9 @@ class _Lowering:
         elif op.result.type.shape is None:
             self.scalar(op)
         elif op.name not in _FORMULAS:
-            raise self.state.error("an op is lowered", f"{op.name} in {op.line!r}", "Ordinary kernels' ops are accepted")
+            raise self.state.error(
+                "an op is lowered", f"{op.name} in {op.line!r}", "Ordinary kernels' ops are accepted"
+            )
 
     def program_id(self, op: ttir.Op) -> None:
         value = self.b.pure(f"trunc i64 {self.ids[op.attributes['axis']]} to i32")
@@ -282,9 +286,7 @@ class _Lowering:
         with read:
             domain.visit(body)
 
-    def overlaps(
-        self, pointer: ttir.Value, value: ttir.Value, index: tuple[Index, ...], seen: set[ttir.Value]
-    ) -> bool:
+    def overlaps(self, pointer: ttir.Value, value: ttir.Value, index: tuple[Index, ...], seen: set[ttir.Value]) -> bool:
         """Whether a store might write what its own value is still to be read from, at another index.
 
         Two pointers that a kernel was given hold the same buffer or have no element in common.
@@ -324,4 +326,3 @@ class _Lowering:
 
 def _spelled(type_: ttir.Type) -> str:
     return f"!tt.ptr<{type_.element}>" if type_.pointer else type_.element
-

@@ -65,9 +65,7 @@ def load(
     return Register(state.b.call(kind, name, arguments), element, lanes)
 
 
-def store(
-    state: State, pointer: Pointer | Register, value: Register, lanes: int, mask: Register | None
-) -> None:
+def store(state: State, pointer: Pointer | Register, value: Register, lanes: int, mask: Register | None) -> None:
     """Write the store of a vector; where the address is the same in all lanes, the last active lane wins."""
     if value.element == "i1":
         value = _widened(state, value)

@@ -88,7 +88,10 @@ class Products:
         buffer = self.materializer.block(value)
         shape = value.type.extents
         return _Source(
-            self.state.element(value.type), buffer.address, Poly.constant(shape[-2] * shape[-1]), Poly.constant(shape[-1])
+            self.state.element(value.type),
+            buffer.address,
+            Poly.constant(shape[-2] * shape[-1]),
+            Poly.constant(shape[-1]),
         )
 
     def direct(self, value: Value) -> _Source | None:
@@ -149,7 +152,7 @@ class Products:
         if 0 in extents:
             return
         if not open_:
-            self.batches(op, a, w, target, extents)
+            self.batches(a, w, target, extents)
             return
         condition = ""
         for limit, extent in open_:
@@ -157,20 +160,19 @@ class Products:
             condition = self.b.pure(f"and i1 {condition}, {test}") if condition else test
 
         def whole() -> list[str]:
-            self.batches(op, a, w, target, extents)
+            self.batches(a, w, target, extents)
             return []
 
         def partial() -> list[str]:
-            held = dict(self.state.buffers)
-            left = self.copied(op.operands[0]) if a.limits else a
-            right = self.copied(op.operands[1]) if w.limits else w
-            self.batches(op, left, right, target, (m, n, k))
-            self.state.buffers = held
+            with self.state.part():
+                left = self.copied(op.operands[0]) if a.limits else a
+                right = self.copied(op.operands[1]) if w.limits else w
+                self.batches(left, right, target, (m, n, k))
             return []
 
         self.b.choose(condition, whole, partial)
 
-    def batches(self, op: Op, a: _Source, w: _Source, target: Buffer, extents: tuple[int, int, int]) -> None:
+    def batches(self, a: _Source, w: _Source, target: Buffer, extents: tuple[int, int, int]) -> None:
         """Write one product for each matrix of the batch."""
         shape = target.type.extents
         m, n, k = extents
@@ -178,13 +180,13 @@ class Products:
         level, features = self.b.level, self.state.features
         nbytes = microkernel.scratch_nbytes(m, n, k, kinds, level, features)
         self.state.workspace_nbytes = max(self.state.workspace_nbytes, -(-nbytes // 64) * 64)
-        sums = _Source(target.type.element, target.address, Poly.constant(shape[-2] * shape[-1]), Poly.constant(shape[-1]))
+        sums = _Source(
+            target.type.element, target.address, Poly.constant(shape[-2] * shape[-1]), Poly.constant(shape[-1])
+        )
 
         def one(number: str) -> list[str]:
             left, right, total = (self.matrix(x, number) for x in (a, w, sums))
-            microkernel.gemm(
-                self.b, m, n, k, left, right, total, level=level, features=features, scratch="%workspace"
-            )
+            microkernel.gemm(self.b, m, n, k, left, right, total, level=level, features=features, scratch="%workspace")
             return []
 
         if len(shape) == 2:

@@ -263,4 +263,3 @@ class _Reduction:
         for c in limits:
             where = tuple(i.substituted(values) if isinstance(i, Integer) else i for i in c.index)
             self.evaluation.assume(c.value, Place(where, lanes))
-

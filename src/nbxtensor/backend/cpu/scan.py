@@ -139,5 +139,3 @@ class _Scan:
             ]
             step *= 2
         return group
-
-

@@ -1,9 +1,10 @@
-"""What the lowering of one kernel knows while it writes: scalars, blocks in scratch, facts, and how values become text."""
+"""What the lowering of one kernel knows while it writes: scalars, blocks in scratch, facts; values as text."""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 from nbxtensor.backend.cpu.affine import ZERO, Fact, Facts, Integer, Poly
@@ -93,7 +94,8 @@ class State:
         homes: Depth of the scope that a value was made in: it is evaluated no further out.
         features: LLVM features that may be used beyond the level.
         tables: Constant blocks of the module, as LLVM globals.
-        scratch_nbytes: Scratch given out so far.
+        scratch_nbytes: Most scratch given out at any time.
+        scratch_top: Scratch given out now: what a branch or a loop's body took is free after it.
         workspace_nbytes: Scratch at ``%workspace``, which one op after another may write.
     """
 
@@ -107,6 +109,7 @@ class State:
     homes: dict[Value, int] = field(default_factory=dict[Value, int])
     tables: list[str] = field(default_factory=list[str])
     scratch_nbytes: int = 0
+    scratch_top: int = 0
     workspace_nbytes: int = 0
 
     @property
@@ -134,8 +137,9 @@ class State:
         """Return scratch for a block, aligned to a cache line."""
         nbytes = BYTES[self.element(type_)] * type_.size
         with self.b.at(0):
-            address = self.b.pure(f"getelementptr i8, ptr %scratch, i64 {self.scratch_nbytes}")
-        self.scratch_nbytes += -(-nbytes // _ALIGN) * _ALIGN
+            address = self.b.pure(f"getelementptr i8, ptr %scratch, i64 {self.scratch_top}")
+        self.scratch_top += -(-nbytes // _ALIGN) * _ALIGN
+        self.scratch_nbytes = max(self.scratch_nbytes, self.scratch_top)
         return Buffer(address, type_)
 
     def table(self, numbers: Sequence[str], element: str) -> str:
@@ -149,6 +153,15 @@ class State:
         name = f"@table{len(self.tables)}"
         self.tables.append(f"{name} = private {body}")
         return name
+
+    @contextlib.contextmanager
+    def part(self) -> Generator[None]:
+        """Forget, after a with statement that writes a branch or a loop's body, the blocks put into scratch there."""
+        held, top = dict(self.buffers), self.scratch_top
+        try:
+            yield
+        finally:
+            self.buffers, self.scratch_top = held, top
 
     # Scalars as symbols, and back.
 
@@ -267,9 +280,7 @@ class State:
         kind = "ptr" if pointer.offset.uniform else f"<{lanes} x ptr>"
         index = self.wide(pointer.index)
         unit = f"[{pointer.unit} x i8]" if pointer.unit not in {1, 2, 4, 8} else f"i{8 * pointer.unit}"
-        return Register(
-            self.b.pure(f"getelementptr {unit}, {kind} {base}, {index.type} {index.value}"), "ptr", lanes
-        )
+        return Register(self.b.pure(f"getelementptr {unit}, {kind} {base}, {index.type} {index.value}"), "ptr", lanes)
 
     def wide(self, register: Register) -> Register:
         """Return an integer register sign-extended to 64 bits."""

@@ -346,7 +346,9 @@ class _Parser:
     def carried(self, text: str, types: list[Type], first: int = 0) -> tuple[list[Value], tuple[Value, ...]]:
         pairs = [p.split("=") for p in _split(text)]
         initial = self.read(" ".join(b for _, b in pairs))
-        arguments = [Value(a.strip(), t, index=first + k) for k, ((a, _), t) in enumerate(zip(pairs, types, strict=True))]
+        arguments = [
+            Value(a.strip(), t, index=first + k) for k, ((a, _), t) in enumerate(zip(pairs, types, strict=True))
+        ]
         self.values.update({v.name: v for v in arguments})
         return arguments, initial
 
