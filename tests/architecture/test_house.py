@@ -84,17 +84,11 @@ def test_modules_are_named_by_the_fact_they_hold():
 
 def test_every_module_says_what_it_holds():
     for path in FILES:
-        assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
+        said = ast.get_docstring(ast.parse(path.read_text())) or ""
+        assert len(said) > 10, f"{path} does not say what it holds"
 
 
 def test_no_module_is_long():
     long = {p.relative_to(SRC).as_posix(): n for p in FILES if (n := len(p.read_text().splitlines())) > 500}
     kernels = {p for p in long if p.endswith("kernel.py") or p.startswith("lang/")}
     assert set(long) - kernels == {"__init__.py"} & set(long)
-
-
-def test_no_registry_host_is_named():
-    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    hosts = re.compile("|".join(("pypi" + r"\.org", "pythonhosted" + r"\.org", "registry" + r"\.npmjs", "deb" + r"\.debian")))
-    named = [f for f in files if (ROOT / f).is_file() and hosts.search((ROOT / f).read_bytes().decode("utf-8", "ignore"))]
-    assert named == []

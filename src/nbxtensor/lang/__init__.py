@@ -1,1 +1,1 @@
-"""."""
+"""Triton device functions that kernels of several families call."""
