@@ -34,7 +34,7 @@ def model_folder() -> Path:
 
 
 def encoder(config: Mapping[str, Any]) -> Any:
-    """Return the model as a function ``(weights, ids [batch, tokens], mask [batch, tokens] bool) -> [batch, hidden]``."""
+    """Return the model as a function of weights, ids and a bool mask ``[batch, tokens]``, to ``[batch, hidden]``."""
     heads, eps = config["num_attention_heads"], config["layer_norm_eps"]
 
     def encode(weights: Mapping[str, nbx.Tensor], ids: nbx.Tensor, mask: nbx.Tensor) -> nbx.Tensor:

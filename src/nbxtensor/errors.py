@@ -56,7 +56,7 @@ class UnknownDtypeError(NbxError, ValueError):
 
     def __init__(self, name: object, known: Iterable[str]) -> None:
         self.name = name
-        self.known = tuple(known)
+        self.known: tuple[str, ...] = tuple(known)
         super().__init__(f"unknown dtype {name!r}. The table (dtype/dtypes.yml) carries {', '.join(self.known)}.")
 
 

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 import nbxtensor as nbx
-from nbxtensor.errors import ArgumentError, CaptureError, DtypeError, FormatError, NbxError, OutOfMemoryError, PlanError, ShapeError
+from nbxtensor.errors import (
+    ArgumentError,
+    CaptureError,
+    DtypeError,
+    FormatError,
+    NbxError,
+    OutOfMemoryError,
+    PlanError,
+    ShapeError,
+)
 from nbxtensor.memory import set_limit
 from nbxtensor.ops.launch_observer import set_launch_observer
 

@@ -11,7 +11,7 @@ import pytest
 import nbxtensor as nbx
 from nbxtensor.errors import ArgumentError, DtypeError, NbxError
 
-NUMPY = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
+NUMPY = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
 
 
 @pytest.mark.parametrize("dtype", NUMPY)

@@ -63,7 +63,8 @@ class KernelRequest:
         module: Module that holds the Triton function; "" when ``text`` defines it.
         name: Name of the Triton function.
         text: Generated source of the function, or "".
-        signature: Triton type of every parameter that varies, by name: "*fp32", "i32", "i64", "fp32", "u1"; a trailing "@16" marks a pointer known to be 16-byte aligned.
+        signature: Triton type of every parameter that varies, by name: "*fp32", "i32", "i64", "fp32", "u1"; a
+            trailing "@16" marks a pointer known to be 16-byte aligned.
         constants: Value of every parameter fixed at compilation, as `op.Launch.constants` spells them.
         functions: Module that "fn:" constants are looked up in.
         warps: Warps per program, where the device has them.

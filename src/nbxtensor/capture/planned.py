@@ -1,4 +1,4 @@
-"""From a graph to a plan for a device of this machine: passes, the split of load-time work, placement; plans as text."""
+"""From a graph to a plan for a device of this machine: passes, load-time work split off, placement; plans as text."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ class Program:
     ) -> None:
         self.plan = plan
         self.device = device
-        self.nodes = tuple(node for node, _ in launches)
-        self.launches = tuple(bound for _, bound in launches)
+        self.nodes: tuple[int, ...] = tuple(node for node, _ in launches)
+        self.launches: tuple[Bound, ...] = tuple(bound for _, bound in launches)
         self._areas = areas
         self._inputs = tuple(self._tensor(Ref(i, _spec(b))) for i, b in plan.graph.of_kind("input"))
         self._outputs = tuple(self._tensor(ref) for ref in plan.graph.outputs)

@@ -35,7 +35,7 @@ class Recording:
         self.program = program
         device = program.device
         self._replay = device.backend.record(program.launches, device.index)
-        self.verified = self._verify(inputs)
+        self.verified: bool = self._verify(inputs)
 
     def __call__(self, *inputs: Any, borrow: bool = False) -> Any:
         """Replay once with ``inputs``; see `Program.__call__`."""

@@ -72,7 +72,7 @@ class SafetensorsFile(Mapping[str, npt.NDArray[Any]]):
                 f"Got a length of {length} in a file of {size} bytes."
             )
         header = _parse(self._map[8 : 8 + length], path)
-        self.metadata = _metadata(header.pop("__metadata__", {}), path)
+        self.metadata: dict[str, str] = _metadata(header.pop("__metadata__", {}), path)
         start = 8 + length
         entries = {name: _entry(name, row, start, path) for name, row in header.items()}
         self._entries = dict(sorted(entries.items(), key=lambda item: (item[1].offset, item[1].nbytes)))

@@ -71,8 +71,8 @@ class Stream:
         Raises:
             ArgumentError: ``seed`` or ``lane`` is outside 0 to 2**64 - 1, or ``position`` outside 0 to 2**65.
         """
-        self.seed = _bounded("seed", seed, 0, (1 << 64) - 1)
-        self.lane = _bounded("lane", lane, 0, (1 << 64) - 1)
+        self.seed: int = _bounded("seed", seed, 0, (1 << 64) - 1)
+        self.lane: int = _bounded("lane", lane, 0, (1 << 64) - 1)
         self._position = _bounded("position", position, 0, _LAST)
 
     def __repr__(self) -> str:

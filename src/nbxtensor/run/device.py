@@ -30,10 +30,10 @@ class Device:
     __slots__ = ("allocator", "backend", "index", "target")
 
     def __init__(self, backend: Backend, index: int) -> None:
-        self.backend = backend
-        self.index = index
-        self.target = backend.target(index)
-        self.allocator = Allocator(f"{backend.name}:{index}", backend.memory(index))
+        self.backend: Backend = backend
+        self.index: int = index
+        self.target: Target = backend.target(index)
+        self.allocator: Allocator = Allocator(f"{backend.name}:{index}", backend.memory(index))
 
     def measure(self) -> Target:
         """Return the target with facts measured on this machine: bandwidths, rates, launch cost.

@@ -13,7 +13,6 @@ from nbxtensor.backend import device_files
 from nbxtensor.backend.contract import Bound, Compiled, KernelRequest
 from nbxtensor.backend.cpu import levels, pool
 from nbxtensor.backend.cpu.facts_file import stored_facts, write_facts
-from nbxtensor.backend.forks import in_child
 from nbxtensor.backend.cpu.host import HostMemory
 from nbxtensor.backend.cpu.host_kernel import HostKernel
 from nbxtensor.backend.cpu.host_replay import HostReplay
@@ -24,6 +23,7 @@ from nbxtensor.backend.cpu.native import Native
 from nbxtensor.backend.cpu.runtime import has_futex, runtime_text
 from nbxtensor.backend.cpu.team import Scratch, Team
 from nbxtensor.backend.cpu.tile_unit import usable
+from nbxtensor.backend.forks import in_child
 from nbxtensor.errors import ArgumentError, MissingFactError, UnsupportedError
 from nbxtensor.op import Target
 from nbxtensor.settings import settings

@@ -9,8 +9,8 @@ from bisect import bisect_right, insort
 import numpy as np
 
 from nbxtensor.backend.contract import MemoryInfo
-from nbxtensor.backend.forks import in_child
 from nbxtensor.backend.cpu.pages import Pages
+from nbxtensor.backend.forks import in_child
 from nbxtensor.backend.host_memory import memory_state
 from nbxtensor.errors import ArgumentError, OutOfMemoryError
 

@@ -50,10 +50,10 @@ class HostKernel:
     )
 
     def __init__(self, compiled: Compiled) -> None:
-        self.compiled = compiled
+        self.compiled: Compiled = compiled
         self._module = elf.load(compiled.binary)
-        self.address = self._module.address(compiled.name)
-        self.scratch_nbytes = int(compiled.metadata["scratch_nbytes"])
+        self.address: int = self._module.address(compiled.name)
+        self.scratch_nbytes: int = int(compiled.metadata["scratch_nbytes"])
         types = [kind.partition("@")[0] for _, kind in compiled.parameters]
         for (name, kind), type_ in zip(compiled.parameters, types, strict=True):
             if type_ not in _SLOTS and not type_.startswith("*"):

@@ -59,12 +59,12 @@ class Native:
     def __init__(self, object: bytes, *, futex: bool) -> None:
         self._module = elf.load(object)
         self._futex = futex
-        self.inline = self._entry("nbx_inline")
-        self.inline_timed = self._entry("nbx_inline_timed")
-        self.team = self._entry("nbx_team")
-        self.team_timed = self._entry("nbx_team_timed")
-        self.worker = self._entry("nbx_worker")
-        self.stop = self._entry("nbx_stop")
+        self.inline: Callable[..., None] = self._entry("nbx_inline")
+        self.inline_timed: Callable[..., None] = self._entry("nbx_inline_timed")
+        self.team: Callable[..., None] = self._entry("nbx_team")
+        self.team_timed: Callable[..., None] = self._entry("nbx_team_timed")
+        self.worker: Callable[..., None] = self._entry("nbx_worker")
+        self.stop: Callable[..., None] = self._entry("nbx_stop")
         self.clock: Any = ctypes.c_void_p(system_address("clock_gettime"))
 
     def _entry(self, symbol: str) -> Callable[..., None]:

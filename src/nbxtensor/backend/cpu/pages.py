@@ -21,11 +21,11 @@ class Pages:
     __slots__ = ("_pages", "address", "nbytes", "pointer", "view")
 
     def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
+        self.nbytes: int = nbytes
         self._pages = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.view = memoryview(self._pages)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
-        self.pointer = ctypes.c_void_p(self.address)
+        self.view: memoryview = memoryview(self._pages)
+        self.address: int = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
+        self.pointer: ctypes.c_void_p = ctypes.c_void_p(self.address)
 
     def advise_huge(self, start: int, nbytes: int) -> None:
         """Ask the system to hold ``nbytes`` bytes from ``start`` (a multiple of the page size) in huge pages."""

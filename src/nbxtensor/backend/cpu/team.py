@@ -8,9 +8,9 @@ import threading
 import weakref
 from typing import Any
 
-from nbxtensor.backend.forks import in_child
 from nbxtensor.backend.cpu.native import Native, set_scratch
 from nbxtensor.backend.cpu.pages import Pages
+from nbxtensor.backend.forks import in_child
 
 __all__ = ["Scratch", "Team"]
 

@@ -22,7 +22,7 @@ class NullMemory:
 
     def __init__(self, device: str, total: int) -> None:
         self.total = total
-        self.live = 0
+        self.live: int = 0
         self._device = device
         self._next = _FIRST
         self._blocks: dict[int, int] = {}

@@ -204,6 +204,7 @@ def attention(
     q is ``[batch, heads, queries, width]``, k and v are ``[batch, groups, keys, width]``; each group of keys serves
     ``heads / groups`` neighbouring heads. A bool mask says which pairs take part, a float mask is added; it
     broadcasts to ``[batch, heads, queries, keys]``. ``is_causal`` lets query i see keys 0 to i. ``scale`` is
-    ``1 / sqrt(width)`` where left out. The result lies in memory in the order of q's axes. A query that sees no key gives zeros. Sums are kept in float32.
+    ``1 / sqrt(width)`` where left out. The result lies in memory in the order of q's axes. A query that sees no key
+    gives zeros. Sums are kept in float32.
     """
     raise NotImplementedError

@@ -41,7 +41,7 @@ def _result(call: Call, shape: tuple[int, ...]) -> Spec:
 def _matmul_shape(op: str, x: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, ...]:
     if min(len(x), len(y)) == 0:
         raise ShapeError(f"{op}: operands of one axis or more. Got shapes {x} and {y}.")
-    inner = y[-2] if len(y) > 1 else y[0]
+    inner = y[-2:][0]
     if x[-1] != inner:
         raise ShapeError(f"{op}: the last axis of x matches the rows of y. Got shapes {x} and {y}.")
     rows = x[-2:-1] if len(x) > 1 else ()

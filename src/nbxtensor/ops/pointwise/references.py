@@ -56,8 +56,8 @@ def _each(function: Callable[[float], float]) -> Callable[[Array], Array]:
     return cast("Callable[[Array], Array]", np.vectorize(function, otypes=[np.float64]))
 
 
-erf = _each(math.erf)
-erfc = _each(math.erfc)
+erf: Callable[[Array], Array] = _each(math.erf)
+erfc: Callable[[Array], Array] = _each(math.erfc)
 
 
 def unchanged_integers(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
@@ -69,7 +69,7 @@ def unchanged_integers(function: Callable[[Array], Array]) -> Callable[[Array], 
     return rounded
 
 
-round_to_even = unchanged_integers(np.round)
+round_to_even: Callable[[Array], Array] = unchanged_integers(np.round)
 
 
 def reciprocal(x: Array) -> Array:
