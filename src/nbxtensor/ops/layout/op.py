@@ -21,6 +21,7 @@ __all__ = ["concat", "copy", "pad"]
 
 _OUTER = 4  # outer axes that a kernel walks beside the inner one
 _BLOCK = 1024  # elements of the inner axis to a program, at most
+_SIDE = 32  # of a square tile, where source and result are contiguous along different axes: both keep their lines
 _WIDE = 2**31
 _PLACES = ("0", "1", "2", "3", "_inner")  # what a kernel calls its axes
 
@@ -44,12 +45,17 @@ def _regions(
     The first layout orders the axes. Axes past those a kernel walks are walked by launches.
     """
     extents, walked = collapse(shape, layouts, order=0)
+    crossed = _crossing(walked)
+    if crossed is not None:  # its neighbours lie together in the source: make it the axis beside the inner one
+        order = [*(i for i in range(len(extents) - 1) if i != crossed), crossed, len(extents) - 1]
+        extents = tuple(extents[i] for i in order)
+        walked = tuple(tuple(w[i] for i in order) for w in walked)
     beyond = max(len(extents) - _OUTER - 1, 0)
     lead = (1,) * (_OUTER + 1 - len(extents))
     n0, n1, n2, n3, inner = (*lead, *extents[beyond:])
     strides = [(0,) * len(lead) + w[beyond:] for w in walked]
     rows = n0 * n1 * n2 * n3
-    block = min(_BLOCK, 1 << (inner - 1).bit_length())
+    block = min(_BLOCK if crossed is None else _SIDE, 1 << (inner - 1).bit_length())
     per_program = max(1, min(_BLOCK // block, 1 << (rows - 1).bit_length()))
     sizes = {"n1": n1, "n2": n2, "n3": n3, "rows": rows, "inner": inner}
     wide = any(abs(s) * n >= _WIDE for w in walked for s, n in zip(w, extents, strict=True))
@@ -57,6 +63,13 @@ def _regions(
     for index in np.ndindex(*extents[:beyond]):
         offsets = [sum(i * s for i, s in zip(index, w[:beyond], strict=True)) for w in walked]
         yield offsets, strides, sizes, constants, (-(-rows // per_program), -(-inner // block))
+
+
+def _crossing(walked: tuple[tuple[int, ...], ...]) -> int | None:
+    """Return the axis along which the source is contiguous, where that is not the inner one; None otherwise."""
+    if len(walked) < 2 or not walked[1] or abs(walked[1][-1]) <= 1:
+        return None
+    return next((i for i, stride in enumerate(walked[1]) if abs(stride) == 1), None)
 
 
 def _copy_launches_of(call: Call, source: str, region: Spec, offset: int) -> Iterator[Launch]:
