@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,8 +83,8 @@ def text(m: int, k: int, n: int, blocks: Blocks, level: str, features: frozenset
             w = at("%w", (b.op(f"udiv i64 {j}, {panel}"), k * panel), (inside, 1))
         row = panel or n
 
-        def depth(l: str, _: list[str]) -> list[str]:
-            left, right = at("%a", (i, k), (l, 1)), at(w, (l, row))
+        def depth(step: str, _: list[str]) -> list[str]:
+            left, right = at("%a", (i, k), (step, 1)), at(w, (step, row))
             sums = Matrix("%scratch", str(blocks.n), "float")
             a, weights = Matrix(left, str(k), "float"), Matrix(right, str(row), "float")
             free = b.op(f"getelementptr i8, ptr %scratch, i64 {sums_nbytes}")
@@ -194,7 +194,10 @@ def measure(lines: Any, shape: Sequence[int], *, turns: int, seconds: float, lev
     # numpy's product of a transposed view is another one than of a matrix: both are peers.
     agree([*best.values(), *others], rtol=1e-4)
     timings = race([*best.values(), *others], threads=1, turns=turns, seconds=seconds)
-    rate: Callable[[str], float] = lambda name: 2e-9 * m * n * k / timings[name].median
+
+    def rate(name: str) -> float:
+        return 2e-9 * m * n * k / timings[name].median
+
     peak = machine.rates(1)["rates.matrix.float32"] * 1e-9
     for way in best.values():
         lines.add(
