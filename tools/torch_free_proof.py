@@ -35,13 +35,16 @@ from nbxtensor.dtype.policy import op_class
 from nbxtensor.ops.tiling_policy import tiling_table
 from nbxtensor.planning.plan import plan
 assert itemsize("bfloat16") == 2 and op_class("mm") == "compute" and tiling_table()
+devices = [device_files.read(v, n) for v in device_files.vendors() for n in device_files.names(v)]
+assert len(devices) > 20
 assert device_files.read("apple", "apple_m4_pro")["memory"]["max_shared_memory_per_block"] == 32768
 def layer(x, w):
     return nbx.softmax(nbx.gelu(nbx.matmul(x, w)), axis=-1)
 specs = (nbx.Spec((64, 512), "float16"), nbx.Spec((512, 256), "float16"))
 planned = plan(nbx.trace(layer, *specs), device_facts.target("nvidia", "h200"))
 assert planned.price().total.seconds > 0
-print("planned for", planned.target.arch, "in", planned.nbytes, "bytes;", "triton" not in sys.modules)
+assert "triton" not in sys.modules
+print(f"planned for {planned.target.arch} in {planned.nbytes} bytes, {len(devices)} devices described, without Triton")
 """
 
 RUN = """
