@@ -71,8 +71,6 @@ def test_fused_programs_give_the_same_bits(program):
         assert a.numpy().tobytes() == b.numpy().tobytes()
 
 
-
-
 def test_a_chain_becomes_one_node_and_goes_into_the_product():
     def fn(x, w, b):
         return nbx.gelu(nbx.linear(x, w, b)) * 0.5 + x[:, :1]
