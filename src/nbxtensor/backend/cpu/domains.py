@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from nbxtensor.backend.cpu.affine import Fact, Integer, Poly
-from nbxtensor.backend.cpu.evaluation import Evaluation, Place, source_index
+from nbxtensor.backend.cpu.evaluation import Evaluation, Place
+from nbxtensor.backend.cpu.indices import source_index
 from nbxtensor.backend.cpu.ir import Builder
 from nbxtensor.backend.cpu.state import AXIS, Index, Register, State
 from nbxtensor.backend.cpu.ttir import Value
 
-__all__ = ["Condition", "Domain", "axes", "conditions", "explained", "strides", "vector_axis"]
+__all__ = ["Condition", "Domain", "conditions", "explained", "vector_axis"]
 
 Body = Callable[[list[Place], Register | None], None]
 Turn = Callable[[list[Place], "Register | None", list[str]], list[str]]
@@ -32,15 +33,6 @@ class Condition:
     index: tuple[Index, ...]
     axis: int | None
     limit: Poly
-
-
-def axes(evaluation: Evaluation, shape: Sequence[int]) -> tuple[Integer, ...]:
-    """Return the symbolic index over a block of ``shape``: axis k is the symbol "@k"."""
-    for k, extent in enumerate(shape):
-        evaluation.state.facts[f"{AXIS}{k}"] = Fact(0, extent - 1)
-    return tuple(
-        Integer(Poly.symbol(f"{AXIS}{k}") if extent > 1 else Poly.constant(0)) for k, extent in enumerate(shape)
-    )
 
 
 def conditions(evaluation: Evaluation, mask: Value, index: tuple[Index, ...]) -> list[Condition]:
@@ -71,20 +63,6 @@ def explained(evaluation: Evaluation, mask: Value, index: tuple[Index, ...]) -> 
     if (moved := source_index(op, index)) is not None:
         return explained(evaluation, op.operands[0], moved)
     return conditions(evaluation, mask, index) or None
-
-
-def strides(offset: Poly, rank: int) -> list[Poly] | None:
-    """Return the coefficient of each axis in an offset, or None where it is not linear in them."""
-    found = [Poly({}) for _ in range(rank)]
-    for monomial, coefficient in offset.terms.items():
-        named = [name for name in monomial if name.startswith(AXIS)]
-        if len(named) > 1:
-            return None
-        if named:
-            rest = tuple(name for name in monomial if name not in named)
-            axis = int(named[0].removeprefix(AXIS))
-            found[axis] += Poly({rest: coefficient})
-    return found
 
 
 def _limit(evaluation: Evaluation, mask: Value, index: tuple[Index, ...]) -> Condition | None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from nbxtensor.backend.cpu import elementwise, memory_access
 from nbxtensor.backend.cpu.affine import ZERO, Integer, Poly
+from nbxtensor.backend.cpu.indices import Indices, source_index
 from nbxtensor.backend.cpu.ir import Builder
-from nbxtensor.backend.cpu.state import AXIS, BYTES, LLVM, Buffer, Index, Operand, Pointer, Register, State, bits
+from nbxtensor.backend.cpu.state import BYTES, LLVM, Buffer, Index, Operand, Pointer, Register, State, bits
 from nbxtensor.backend.cpu.ttir import Op, Value
 
-__all__ = ["FORMULAS", "Evaluation", "Place", "operand_index", "source_index"]
+__all__ = ["FORMULAS", "Evaluation", "Place"]
 
-_LIMIT = 1 << 31  # a coefficient beyond it is no index: such integers are computed as bits
 _TRUE = Register("true", "i1")
 _FALSE = Register("false", "i1")
 
@@ -27,42 +26,11 @@ class Place:
     lanes: int = 0
 
 
-def source_index(op: Op, index: tuple[Index, ...]) -> tuple[Index, ...] | None:
-    """Return the index into the only operand of an op that just moves elements, or None for other ops."""
-    shape = op.results[0].type.shape or ()
-    if op.name == "tt.expand_dims":
-        axis = op.integer("axis")
-        return index[:axis] + index[axis + 1 :]
-    if op.name == "tt.broadcast":
-        source = op.operands[0].type.shape or ()
-        zero = Integer(ZERO)
-        return tuple(zero if have == 1 and want != 1 else i for have, want, i in zip(source, shape, index, strict=True))
-    if op.name == "tt.trans":
-        order = [int(n) for n in re.findall(r"\d+", op.attributes["order"].split(":")[1])]
-        moved = list(index)
-        for k, axis in enumerate(order):
-            moved[axis] = index[k]
-        return tuple(moved)
-    return None
-
-
-_UNKNOWN = Integer(Poly.symbol(f"{AXIS}?"))  # an index that is no axis: the block is read in some other order
-
-
-def operand_index(op: Op, operand: Value, index: tuple[Index, ...]) -> tuple[Index, ...]:
-    """Return the index that a formula read at ``index`` reads an operand at, unknown where it is no plain one."""
-    moved = source_index(op, index)
-    if moved is not None:
-        return moved
-    shape = operand.type.shape or ()
-    return index if shape == op.results[0].type.shape else (_UNKNOWN,) * len(shape)
-
-
-class Evaluation:
+class Evaluation(Indices):
     """Writes values at places; everything is computed once per place, outside the loops it does not depend on."""
 
     def __init__(self, state: State) -> None:
-        self.state = state
+        super().__init__(state)
         self.b: Builder = state.b
         self.saving: dict[Value, Buffer] = {}
         """Blocks to write to scratch as they are computed, wherever that is at one of :attr:`turn`."""
@@ -70,93 +38,6 @@ class Evaluation:
         """The places of the loop that saves."""
         self.saved: set[tuple[Value, Place]] = set()
         """What has been written so."""
-
-    # What is known without writing anything.
-
-    def integer(self, value: Value, index: tuple[Index, ...], lanes: int = 0) -> Integer | None:
-        """Return an integer block at an index if it follows from the index and scalars alone, else None."""
-        type_ = value.type
-        if type_.pointer or type_.element not in {"i8", "i16", "i32", "i64", "index"}:
-            return None
-        if type_.shape is None:
-            return Integer(self.state.symbol(self.state.scalars[value], type_.element), bits=bits(type_.element))
-        if value in self.state.buffers:
-            return None
-        if value in self.state.affine:
-            source, offset = self.state.affine[value]
-            start = self.integer(source, index, lanes)
-            return start.added(Integer(offset)) if start else None
-        found = self._integer(value, index, lanes)
-        if found is None or any(abs(c) >= _LIMIT for c in (*found.base.terms.values(), *found.lane.terms.values())):
-            return None
-        return found
-
-    def _integer(self, value: Value, index: tuple[Index, ...], lanes: int) -> Integer | None:
-        op = value.op
-        if op is None:
-            return None
-        width = bits(value.type.element)
-        if op.name == "tt.make_range":
-            place = index[0]
-            start = Integer(Poly.constant(op.integer("start")), bits=width)
-            return Integer(place.base, place.lane, width).added(start) if isinstance(place, Integer) else None
-        if op.name == "arith.constant":
-            numbers = op.constant()
-            return Integer(Poly.constant(int(numbers[0])), bits=width) if len(numbers) == 1 else None
-        if op.name == "tt.splat":
-            return self.integer(op.operands[0], (), lanes)
-        if (moved := source_index(op, index)) is not None:
-            return self.integer(op.operands[0], moved, lanes)
-        if op.name == "tt.reshape":
-            moved = self._reshaped(op, index, lanes)
-            return self.integer(op.operands[0], moved, lanes) if moved else None
-        if op.name in {"arith.extsi", "arith.extui", "arith.index_cast"}:
-            found = self.integer(op.operands[0], index, lanes)
-            signed = op.name != "arith.extui" or (found and (self.state.facts.bounds(found.base)[0] or -1) >= 0)
-            return Integer(found.base, found.lane, width) if found and signed else None
-        if op.name in _AFFINE:
-            return self._arithmetic(op, index, lanes, width)
-        return None
-
-    def _arithmetic(self, op: Op, index: tuple[Index, ...], lanes: int, width: int) -> Integer | None:
-        a = self.integer(op.operands[0], index, lanes)
-        c = self.integer(op.operands[1], index, lanes) if a else None
-        if a is None or c is None:
-            return None
-        if op.name == "arith.addi":
-            return a.added(c)
-        if op.name == "arith.subi":
-            return a.added(c, -1)
-        if op.name == "arith.muli":
-            return a.multiplied(c)
-        if not c.uniform or not c.base.is_constant():
-            return None
-        number = c.base.value()
-        if op.name == "arith.shli":
-            return a.scaled(Poly.constant(1 << number)) if 0 <= number < width else None
-        if number <= 0:
-            return None
-        parts = a.divided(number, max(lanes, 1), self.state.facts, self.state.split)
-        return parts and parts[0 if "div" in op.name else 1]
-
-    def _reshaped(self, op: Op, index: tuple[Index, ...], lanes: int) -> tuple[Index, ...] | None:
-        """The index before a reshape, by way of the position in row-major order."""
-        position: Integer | None = Integer(ZERO)
-        stride = 1
-        for extent, i in zip(reversed(op.results[0].type.shape or ()), reversed(index), strict=True):
-            if not isinstance(i, Integer):
-                position = None
-                break
-            position = position.added(i.scaled(Poly.constant(stride)))
-            stride *= extent
-        moved: list[Index] = []
-        for extent in reversed(op.operands[0].type.shape or ()):
-            parts = position and position.divided(extent, max(lanes, 1), self.state.facts, self.state.split)
-            if not parts:
-                return None
-            position = parts[0]
-            moved.append(parts[1])
-        return tuple(reversed(moved))
 
     def _reshaped_lanes(self, op: Op, index: tuple[Index, ...], lanes: int) -> tuple[Index, ...]:
         """The same, each lane for itself."""
@@ -174,47 +55,6 @@ class Evaluation:
             moved.append(Register(self.b.pure(f"urem {kind} {position}, {divisor}"), "i32", lanes))
             position = self.b.pure(f"udiv {kind} {position}, {divisor}")
         return tuple(reversed(moved))
-
-    def origin(self, value: Value) -> tuple[Value, Poly]:
-        """Return a scalar pointer as the pointer it was made from and an offset in bytes."""
-        offset = ZERO
-        while value.op is not None and value.op.name in {"tt.addptr", "tt.bitcast"}:
-            if value.op.name == "tt.addptr":
-                index = value.op.operands[1]
-                step = self.state.symbol(self.state.scalars[index], index.type.element)
-                offset += step.scaled(BYTES[value.type.element])
-            value = value.op.operands[0]
-        return value, offset
-
-    def strided(self, value: Value, index: tuple[Index, ...]) -> tuple[Value, Poly] | None:
-        """Return a pointer block as a scalar pointer and an offset in bytes in terms of the axes, where it is so simple.
-
-        The pointer is one that no other was added to: an argument, a loaded one, one that a loop carries.
-        """
-        if value in self.state.affine:
-            source, moved_by = self.state.affine[value]
-            found = self.strided(source, index)
-            return found and (found[0], found[1] + moved_by)
-        op = value.op
-        if op is None or value in self.state.buffers or value.type.shape is None:
-            return None
-        if op.name == "tt.splat":
-            return self.origin(op.operands[0])
-        if op.name == "tt.bitcast":
-            return self.strided(op.operands[0], index)
-        if (moved := source_index(op, index)) is not None:
-            return self.strided(op.operands[0], moved)
-        if op.name != "tt.addptr":
-            return None
-        found = self.strided(op.operands[0], index)
-        step = self.integer(op.operands[1], index) if found else None
-        return (found[0], found[1] + step.base.scaled(BYTES[value.type.element])) if found and step else None
-
-    def written(self, value: Value) -> bool:
-        """Return whether the scalars that a formula needs have been written."""
-        if value.type.shape is None:
-            return value in self.state.scalars
-        return value.op is not None and all(self.written(v) for v in value.op.operands)
 
     # What is written.
 
@@ -290,9 +130,10 @@ class Evaluation:
         """Return where a block in scratch keeps what is at a place."""
         stride = BYTES[self.state.element(buffer.type)]
         pointer = Pointer(buffer.address, Integer(ZERO))
-        for extent, i in zip(reversed(buffer.type.shape or ()), reversed(place.index), strict=True):
+        for axis in buffer.order:
+            extent = (buffer.type.shape or ())[axis]
             if extent != 1:
-                pointer = self._moved(pointer, i, stride)
+                pointer = self._moved(pointer, place.index[axis], stride)
             stride *= extent
         return pointer
 
@@ -373,7 +214,7 @@ class Evaluation:
         return memory_access.load(self.state, pointer, self.state.element(value.type), place.lanes, mask, other)
 
     def _reshape(self, op: Op, _: Value, place: Place) -> Operand:
-        moved = self._reshaped(op, place.index, place.lanes)
+        moved = self.reshaped(op, place.index, place.lanes)
         if moved is None:
             moved = self._reshaped_lanes(op, place.index, place.lanes)
         return self.at(op.operands[0], Place(moved, place.lanes))
@@ -411,21 +252,6 @@ class Evaluation:
                 return _TRUE if known else _FALSE
         return elementwise.apply(self.state, op, [self.register(v, place) for v in op.operands])
 
-    def compared(self, predicate: str, a: Integer, c: Integer, lanes: int) -> bool | None:
-        """Return what a comparison gives in every lane, where that is known."""
-        difference = a.added(c, -1)
-        if not difference.lane.is_constant():
-            return None
-        reach = difference.lane.value() * (max(lanes, 1) - 1)
-        low, high = self.state.facts.bounds(difference.base)
-        low = None if low is None else low + min(reach, 0)
-        high = None if high is None else high + max(reach, 0)
-        if predicate[0] == "u":
-            bounds = [self.state.facts.bounds(x.base)[0] for x in (a, c)]
-            if any(b is None or b < 0 for b in bounds) or min(a.lane.value(), c.lane.value()) < 0:
-                return None
-        return _DECIDE[predicate.lstrip("us")](low, high)
-
     _SPECIAL: dict[str, Callable[[Evaluation, Op, Value, Place], Operand]] = {
         "tt.addptr": _addptr,
         "tt.splat": _splat,
@@ -445,35 +271,3 @@ FORMULAS = frozenset(
     "tt.make_range arith.constant arith.cmpi".split()
 )
 """Ops on blocks that are evaluated where they are read, beside the elementwise ones."""
-
-_AFFINE = frozenset(
-    "arith.addi arith.subi arith.muli arith.shli arith.divsi arith.divui arith.remsi arith.remui".split()
-)
-
-
-def _less(low: int | None, high: int | None) -> bool | None:
-    return True if high is not None and high < 0 else False if low is not None and low >= 0 else None
-
-
-def _less_or_equal(low: int | None, high: int | None) -> bool | None:
-    return True if high is not None and high <= 0 else False if low is not None and low > 0 else None
-
-
-def _equal(low: int | None, high: int | None) -> bool | None:
-    if low is not None and low == high:
-        return low == 0
-    return False if (low is not None and low > 0) or (high is not None and high < 0) else None
-
-
-def _not(answer: bool | None) -> bool | None:
-    return None if answer is None else not answer
-
-
-_DECIDE: dict[str, Callable[[int | None, int | None], bool | None]] = {
-    "lt": _less,
-    "le": _less_or_equal,
-    "gt": lambda low, high: _not(_less_or_equal(low, high)),
-    "ge": lambda low, high: _not(_less(low, high)),
-    "eq": _equal,
-    "ne": lambda low, high: _not(_equal(low, high)),
-}

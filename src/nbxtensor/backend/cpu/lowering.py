@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from nbxtensor.backend.cpu import elementwise, memory_access, ttir
 from nbxtensor.backend.cpu.affine import Fact
 from nbxtensor.backend.cpu.control import Control
-from nbxtensor.backend.cpu.domains import Domain, axes, conditions, vector_axis
-from nbxtensor.backend.cpu.evaluation import FORMULAS, Evaluation, Place, operand_index
+from nbxtensor.backend.cpu.domains import Domain, conditions
+from nbxtensor.backend.cpu.evaluation import FORMULAS, Evaluation, Place
+from nbxtensor.backend.cpu.indices import axes, operand_index
 from nbxtensor.backend.cpu.ir import Builder
 from nbxtensor.backend.cpu.keeping import Keeping, lazy
 from nbxtensor.backend.cpu.materialize import Materializer
@@ -265,11 +266,11 @@ class _Lowering:
         lanes = state.width // 4
         # Long formulas one vector at a time: the processor overlaps turns by itself, and loads stay spread out.
         unroll = 1 if self.keeping.heavy(value) else 2
-        domain = Domain(ev, shape, vector_axis(shape, lanes), lanes, unroll)
+        domain = Domain(ev, shape, self.materializer.along(shape, [pointer, pointer, value]), lanes, unroll)
         if mask:
-            domain.limits = conditions(ev, mask, axes(ev, shape))
+            domain.limits = conditions(ev, mask, axes(self.state, shape))
 
-        if self.overlaps(pointer, value, axes(ev, shape), set()):
+        if self.overlaps(pointer, value, axes(self.state, shape), set()):
             self.materializer.block(value)
         read = self.materializer.reading(domain, op.operands)
         ahead = [v for v in self.keeping.before.get(op, ()) if v.type.shape != shape or v not in self.reached(value)]
@@ -297,7 +298,7 @@ class _Lowering:
         op = value.op
         if op.name != "tt.load":
             return any(self.overlaps(pointer, v, operand_index(op, v, index), seen) for v in op.operands)
-        written = self.evaluation.strided(pointer, axes(self.evaluation, pointer.type.shape or ()))
+        written = self.evaluation.strided(pointer, axes(self.state, pointer.type.shape or ()))
         read = self.evaluation.strided(op.operands[0], index)
         if written and read:
             return written[0] is read[0] and written[1] != read[1]

@@ -7,14 +7,18 @@ from collections.abc import Callable, Generator, Sequence
 
 from nbxtensor.backend.cpu import elementwise
 from nbxtensor.backend.cpu.affine import Integer, Poly
-from nbxtensor.backend.cpu.domains import Domain, axes, strides, vector_axis
-from nbxtensor.backend.cpu.evaluation import Evaluation, Place, operand_index, source_index
+from nbxtensor.backend.cpu.contiguity import best_axis
+from nbxtensor.backend.cpu.domains import Domain, vector_axis
+from nbxtensor.backend.cpu.evaluation import Evaluation, Place
+from nbxtensor.backend.cpu.indices import axes, operand_index, source_index, strides
 from nbxtensor.backend.cpu.keeping import MOVES, Keeping, lazy
 from nbxtensor.backend.cpu.state import AXIS, BYTES, Buffer, Index, Pointer, Register, State
+from nbxtensor.backend.cpu.transposition import side, turned_copy
 from nbxtensor.backend.cpu.ttir import Op, Type, Value
 
 __all__ = ["Materializer"]
 
+_TURNING = frozenset({"tt.load", "tt.trans", "tt.expand_dims", "tt.reshape", "arith.extf", "arith.truncf", "tt.fp_to_fp"})
 _LINE = 64  # bytes of a cache line
 _MOVING = MOVES | {"tt.join", "tt.split", "tt.load"}
 
@@ -28,13 +32,53 @@ class Materializer:
         self.keeping = keeping
 
     def block(self, value: Value, buffer: Buffer | None = None) -> Buffer:
-        """Write a block to scratch now, to ``buffer`` where given (of any float type), and return where it is."""
-        if buffer is None and value in self.state.buffers and not self.state.buffers[value].bounds:
-            return self.state.buffers[value]
+        """Write a block to scratch now, row-major, and return where it is.
+
+        Args:
+            value: The block.
+            buffer: Where to write it, of any float type; new scratch where it is not given.
+        """
+        held = self.state.buffers.get(value)
+        if buffer is None and held is not None and not held.bounds and held.run is None:
+            return held
         shape = value.type.shape or ()
-        lanes = self.state.width // 4
-        domain = Domain(self.evaluation, shape, vector_axis(shape, lanes), lanes)
         target = buffer or self.state.allocate(value.type)
+        last = max((k for k, extent in enumerate(shape) if extent > 1), default=0)
+        if self.sideways(value, last):
+            self.turned(value, target, tuple(Poly.constant(n) for n in shape))
+        else:
+            self.straight(value, target, shape)
+        if buffer is None:
+            self.state.buffers[value] = target
+        return target
+
+    def along(self, shape: tuple[int, ...], values: Sequence[Value]) -> int:
+        """Return the axis for vectors over a block of ``shape`` that reads, or writes through, ``values``."""
+        return best_axis(self.evaluation, shape, values, self.state.width // 4)
+
+    def sideways(self, value: Value, axis: int) -> bool:
+        """Return whether a block is a load, moved or cast at most, that lies along another axis than ``axis``."""
+        shape = value.type.shape or ()
+        inner = value
+        while inner.op is not None and inner.op.name in _TURNING and inner not in self.state.buffers:
+            if inner.op.name == "tt.load":
+                along = self.along(shape, [value])
+                extents = shape[along], shape[axis]
+                return along != axis and side(self.state.width, self.state.element(value.type), extents) > 0
+            inner = inner.op.operands[0]
+        return False
+
+    def turned(self, value: Value, target: Buffer, bounds: tuple[Poly, ...]) -> None:
+        """Write a block that lies along another axis than ``target`` does."""
+        shape = value.type.shape or ()
+        along = self.along(shape, [value])
+        across = next(k for k in target.order if shape[k] > 1)
+        lanes = side(self.state.width, self.state.element(target.type), (shape[along], shape[across]))
+        turned_copy(self.evaluation, value, target, along, bounds, lanes)
+
+    def straight(self, value: Value, target: Buffer, shape: tuple[int, ...]) -> None:
+        """Write a block to scratch in vectors along the axis that it is read along."""
+        domain = Domain(self.evaluation, shape, self.along(shape, [value]), self.state.width // 4)
         source, element = self.state.element(value.type), self.state.element(target.type)
         with self.reading(domain, [value]):
 
@@ -46,9 +90,6 @@ class Materializer:
                     self.evaluation.store_buffer(target, place, register)
 
             domain.visit(body)
-        if buffer is None:
-            self.state.buffers[value] = target
-        return target
 
     def reads(self, value: Value, block: Value, *, elsewhere: bool = False) -> bool:
         """Return whether the formula of ``value`` reads ``block``; ``elsewhere``: at another index than its own."""
@@ -96,7 +137,7 @@ class Materializer:
         dear = any(self.keeping.heavy(v) for v in op.operands)
         store = self.keeping.written_next.get(op) if dear else None
         pointer = store.operands[0] if store else None
-        index = axes(self.evaluation, op.operands[0].type.shape or ())
+        index = axes(self.state, op.operands[0].type.shape or ())
         found = self.evaluation.strided(pointer, index) if pointer and self._addressable(pointer) else None
         steps = strides(found[1], len(index)) if found else None
         nbytes = BYTES.get(pointer.type.element, 0) if pointer else 0
@@ -136,13 +177,20 @@ class Materializer:
         Blocks to be kept are saved by that loop where it computes all of them, else written ahead.
         """
         evaluation = self.evaluation
-        index = axes(evaluation, domain.shape)
+        index = axes(evaluation.state, domain.shape)
         whole = set[Value]()
-        parts = list[Value]()
+        parts, turns = list[Value](), list[Value]()
         for value in values:
-            self._needed(value, index, domain, (whole, parts, set()))
+            self._needed(value, index, domain, (whole, parts, turns, set()))
         for value in parts:
             self.block(value)
+        held = {value: self.state.buffers.get(value) for value in turns}
+        bounds = domain.bounds()
+        for value in turns:
+            target = self.state.allocate(value.type)
+            target = Buffer(target.address, target.type, bounds, None if domain.axis == len(domain.shape) - 1 else domain.axis)
+            self.turned(value, target, bounds)
+            self.state.buffers[value] = target
         saving = {v: self.state.allocate(v.type) for v in whole if v not in self.state.buffers}
         outer = evaluation.saving, evaluation.turn, evaluation.saved, domain.on_turn
         evaluation.saving, evaluation.saved = saving, set()
@@ -157,8 +205,11 @@ class Materializer:
             yield
         finally:
             saved = evaluation.saved
+            for value, buffer in held.items():
+                del self.state.buffers[value]
+                if buffer is not None:
+                    self.state.buffers[value] = buffer
             evaluation.saving, evaluation.turn, evaluation.saved, domain.on_turn = outer
-        bounds = domain.bounds()
         full = bounds == tuple(Poly.constant(n) for n in domain.shape)
         for value, buffer in saving.items():
             if turns and all((value, place) in saved for places in turns for place in places):
@@ -169,20 +220,23 @@ class Materializer:
         value: Value,
         index: tuple[Index, ...],
         domain: Domain,
-        found: tuple[set[Value], list[Value], set[tuple[Value, tuple[Index, ...]]]],
+        found: tuple[set[Value], list[Value], list[Value], set[tuple[Value, tuple[Index, ...]]]],
     ) -> None:
         """Sort what is to be kept into what the loop computes whole, and what must be there before it."""
-        whole, parts, seen = found
+        whole, parts, turns, seen = found
         if value.type.shape is None or (value, index) in seen:
             return
         seen.add((value, index))
-        identity = value.type.shape == domain.shape and index == axes(self.evaluation, domain.shape)
+        identity = value.type.shape == domain.shape and index == axes(self.state, domain.shape)
         buffer = self.state.buffers.get(value)
         if buffer is not None:
             if not buffer.bounds or (identity and buffer.bounds == domain.bounds()):
                 return
             del self.state.buffers[value]  # filled only in part, and more is read here
         if not lazy(value) or value.op is None:
+            return
+        if identity and self.sideways(value, domain.axis):
+            turns.append(value)
             return
         if value in self.keeping.kept:
             if identity:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from nbxtensor.backend.cpu.domains import Condition, axes, conditions
-from nbxtensor.backend.cpu.evaluation import Evaluation, source_index
+from nbxtensor.backend.cpu.domains import Condition, conditions
+from nbxtensor.backend.cpu.evaluation import Evaluation
+from nbxtensor.backend.cpu.indices import axes, source_index
 from nbxtensor.backend.cpu.state import Index
 from nbxtensor.backend.cpu.ttir import Op, Value
 
-__all__ = ["limits"]
+__all__ = ["candidates", "limits"]
 
 _INF = math.inf
 
@@ -20,15 +21,19 @@ def limits(evaluation: Evaluation, block: Value, axis: int, identity: float) -> 
 
     One thing is taken for granted: minus infinity in the padding stays so when a number is added or subtracted.
     """
-    index = axes(evaluation, block.type.shape or ())
-    found = [c for c in _candidates(evaluation, block, index, set()) if c.axis == axis]
+    index = axes(evaluation.state, block.type.shape or ())
+    found = [c for c in candidates(evaluation, block, index) if c.axis == axis]
     return [c for c in found if _Outside(evaluation, c).value(block, index) == identity]
+
+
+def candidates(evaluation: Evaluation, value: Value, index: tuple[Index, ...]) -> list[Condition]:
+    """Return the limits in the masks of everything that a block is computed from."""
+    return _candidates(evaluation, value, index, set())
 
 
 def _candidates(
     evaluation: Evaluation, value: Value, index: tuple[Index, ...], seen: set[tuple[Value, tuple[Index, ...]]]
 ) -> list[Condition]:
-    """The limits in the masks of everything that ``value`` is computed from."""
     op = value.op
     if op is None or value.type.shape is None or (value, index) in seen or op.regions:
         return []

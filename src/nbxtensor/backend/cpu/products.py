@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from nbxtensor.backend.cpu import microkernel
 from nbxtensor.backend.cpu.affine import Poly
-from nbxtensor.backend.cpu.domains import Condition, axes, explained, strides
+from nbxtensor.backend.cpu.domains import Condition, explained
 from nbxtensor.backend.cpu.evaluation import Evaluation
+from nbxtensor.backend.cpu.indices import axes, strides
 from nbxtensor.backend.cpu.ir import Builder
 from nbxtensor.backend.cpu.keeping import lazy
 from nbxtensor.backend.cpu.materialize import Materializer
@@ -100,7 +101,7 @@ class Products:
             return None
         shape = value.type.extents
         pointer, *rest = value.op.operands
-        index = axes(self.evaluation, shape)
+        index = axes(self.state, shape)
         found = self.evaluation.strided(pointer, index)
         steps = strides(found[1], len(shape)) if found else None
         if found is None or steps is None:

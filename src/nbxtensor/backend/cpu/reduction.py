@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nbxtensor.backend.cpu import elementwise, padding
 from nbxtensor.backend.cpu.affine import Fact, Integer, Poly
-from nbxtensor.backend.cpu.domains import Condition, Domain, vector_axis
+from nbxtensor.backend.cpu.domains import Condition, Domain
 from nbxtensor.backend.cpu.evaluation import Place
 from nbxtensor.backend.cpu.ir import vector_type
 from nbxtensor.backend.cpu.materialize import Materializer
@@ -132,18 +132,13 @@ class _Reduction:
         self.buffers = [] if scalar else [self.state.allocate(v.type) for v in self.op.results]
         lanes = self.state.width // 4
         kept = tuple(n for k, n in enumerate(self.shape) if k != self.axis)
-        if scalar or self.along(kept, lanes):
+        along = self.materializer.along(self.shape, self.op.operands)
+        if scalar or along == self.axis or max(kept, default=1) == 1:
             self.lengthwise(limits, lanes)
         else:
-            self.crosswise(limits, kept, lanes)
+            self.crosswise(limits, kept, lanes, along - (along > self.axis))
         for value, buffer in zip(self.op.results, self.buffers, strict=False):
             self.state.buffers[value] = buffer
-
-    def along(self, kept: tuple[int, ...], lanes: int) -> bool:
-        """Whether vectors run along the reduced axis."""
-        if vector_axis(self.shape, lanes) == self.axis:
-            return True
-        return max(kept, default=1) == 1
 
     def group(self, place: Place) -> list[str]:
         """The operands at a place, as vectors."""
@@ -214,9 +209,8 @@ class _Reduction:
             for kind, v, n in zip(kinds, group, self.neutral(lanes), strict=True)
         ]
 
-    def crosswise(self, limits: list[Condition], kept: tuple[int, ...], lanes: int) -> None:
+    def crosswise(self, limits: list[Condition], kept: tuple[int, ...], lanes: int, along: int) -> None:
         """Vectors along another axis: a loop over the reduced axis inside, accumulators in registers."""
-        along = vector_axis(kept, lanes)
         domain = Domain(self.evaluation, kept, along, lanes, max(1, min(_CHAINS, kept[along] // lanes)))
         whole = Domain(self.evaluation, self.shape, self.axis, 1, 1, limits)
 

@@ -67,17 +67,29 @@ Index = Integer | Register
 
 @dataclass(frozen=True)
 class Buffer:
-    """A block kept in scratch, row-major.
+    """A block kept in scratch, row-major but for the one axis that lies in runs.
 
     Attributes:
         address: Pointer value.
         type: Type of the block.
         bounds: Per axis how far it is filled, where that is less than the extent (the rest is undefined).
+        run: The axis whose elements are adjacent, where that is not the last.
     """
 
     address: str
     type: Type
     bounds: tuple[Poly, ...] = ()
+    run: int | None = None
+
+    @property
+    def order(self) -> list[int]:
+        """The axes from the one whose elements are adjacent to the one whose are farthest apart."""
+        rank = len(self.type.shape or ())
+        order = list(reversed(range(rank)))
+        if self.run is not None:
+            order.remove(self.run)
+            order.insert(0, self.run)
+        return order
 
 
 @dataclass
