@@ -39,20 +39,23 @@ class Compiled:
     llvm: str | None = None
 
 
-def compile_ttir(text: str, level: str, features: frozenset[str] = frozenset()) -> Compiled:
+def compile_ttir(
+    text: str, level: str, features: frozenset[str] = frozenset(), grid: tuple[int, ...] = ()
+) -> Compiled:
     """Compile a kernel from its TTIR text.
 
     Args:
         text: A TTIR module (see :func:`nbxtensor.backend.cpu.frontend.ttir`).
         level: One of :data:`LEVELS`.
         features: LLVM names of features beyond the level that may be used ("avx512bf16", "avx512vnni").
+        grid: Programs along each axis, where the kernel will run on no larger grid: masks that follow from it vanish.
 
     Raises:
         CompileError: For an unknown level, and for an op or type that is not lowered; names it and the kernel.
     """
     if level not in LEVELS:
         raise CompileError(f"cpu: a level is one of {', '.join(LEVELS)}. Got {level!r}. Nothing else is accepted.")
-    lowered = lowering.lower(text, level, features)
+    lowered = lowering.lower(text, level, features, grid)
     code = object_code(lowered.llvm, level, features)
     return Compiled(lowered.name, code, lowered.parameters, lowered.scratch_nbytes, lowered.llvm)
 

@@ -9,7 +9,7 @@ from nbxtensor.backend.cpu.ir import float_literal, vector_type
 from nbxtensor.backend.cpu.state import ARITHMETIC, LLVM, Register, State, bits
 from nbxtensor.backend.cpu.ttir import Op
 
-__all__ = ["FLOATS", "HEAVY", "NAMES", "apply", "convert", "literal"]
+__all__ = ["FLOATS", "HEAVY", "NAMES", "WIDENING", "apply", "convert", "literal"]
 
 FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 """Element types that are floating point."""
@@ -57,24 +57,11 @@ _INTRINSIC = {
 _DIVISION = {"arith.divsi": "sdiv", "arith.remsi": "srem", "arith.divui": "udiv", "arith.remui": "urem"}
 _QUOTIENTS = frozenset({"arith.divf", "tt.precise_divf"})
 _INTEGER_CASTS = {"arith.extsi": "sext", "arith.extui": "zext", "arith.trunci": "trunc"}
-_FLOAT_CASTS = {
-    "arith.extf": True,
-    "arith.truncf": True,
-    "arith.sitofp": True,
-    "arith.uitofp": False,
-    "arith.fptosi": True,
-    "arith.fptoui": False,
-    "tt.fp_to_fp": True,
-}
-_FUNCTIONS = frozenset(
-    f"math.{name}"
-    for name in (
-        "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc "
-        "rsqrt cbrt powf atan2"
-    ).split()
+_FLOAT_CASTS = frozenset(
+    {"arith.extf", "arith.truncf", "arith.sitofp", "arith.uitofp", "arith.fptosi", "arith.fptoui", "tt.fp_to_fp"}
 )
-
-_BITWISE = frozenset({"arith.select", "tt.bitcast", "arith.bitcast", "tt.fp_to_fp"}) | _FUNCTIONS
+_FUNCTIONS = frozenset(f"math.{name}" for name in vector_math.NAMES) - frozenset(_INTRINSIC)
+_AS_THEY_ARE = frozenset({"arith.select", "tt.bitcast", "arith.bitcast"}) | _FUNCTIONS | _FLOAT_CASTS  # halves too
 
 HEAVY = _FUNCTIONS | {"arith.divf", "tt.precise_divf", "arith.remf", "math.sqrt", "tt.precise_sqrt", *_DIVISION}
 """Ops whose results are worth keeping in memory rather than computing twice."""
@@ -159,7 +146,7 @@ class _Site:
 def _write(site: _Site, values: list[str], source: str, target: str) -> str:
     name = site.name
     b = site.b
-    if source in _HALVES and name not in _BITWISE:  # rounded once more: the same as in halves, for one op
+    if source in _HALVES and name not in _AS_THEY_ARE:  # rounded once more: the same as in halves, for one op
         wide = [site.widened(v, source) for v in values]
         result = _write(site, wide, "f32", "f32" if target == source else target)
         if target != source:
@@ -327,6 +314,9 @@ NAMES = frozenset(
     {*_BINARY, *_INTRINSIC, *_DIVISION, *_INTEGER_CASTS, *_FLOAT_CASTS, *_FUNCTIONS, *_SPECIAL, "arith.constant"}
 )
 """Every op that :func:`apply` lowers."""
+
+WIDENING = NAMES - {"arith.select", "tt.bitcast", "arith.bitcast", "arith.constant"}
+"""Ops that compute halves as floats."""
 
 
 def _cast(site: _Site, value: str, source: str, target: str) -> str:

@@ -57,18 +57,23 @@ class Lowered:
     scratch_nbytes: int
 
 
-def lower(text: str, level: str, features: frozenset[str] = frozenset()) -> Lowered:
-    """Return the LLVM IR of a kernel given as TTIR text.
+def lower(
+    text: str, level: str, features: frozenset[str] = frozenset(), grid: tuple[int, ...] = ()
+) -> Lowered:
+    """Return the LLVM IR of a kernel given as TTIR text; ``grid`` says that no more programs run along each axis.
 
     Raises:
         CompileError: For what is not lowered, by name.
     """
-    return _Lowering(ttir.parse(text), level, features).run()
+    return _Lowering(ttir.parse(text), level, features, grid).run()
 
 
 class _Lowering:
-    def __init__(self, function: ttir.Function, level: str, features: frozenset[str]) -> None:
+    def __init__(
+        self, function: ttir.Function, level: str, features: frozenset[str], grid: tuple[int, ...]
+    ) -> None:
         self.function = function
+        self.grid = dict(zip("xyz", grid, strict=False))
         self.state = State(function.name, Builder(level), features)
         self.b = self.state.b
         self.evaluation = Evaluation(self.state)
@@ -206,8 +211,13 @@ class _Lowering:
             )
 
     def program_id(self, op: ttir.Op) -> None:
-        value = self.b.pure(f"trunc i64 {self.ids[op.attributes['axis']]} to i32")
-        self.define(op, value, Fact(low=0))
+        axis = op.attributes["axis"]
+        count = self.grid.get(axis)
+        if count == 1:
+            self.define(op, "0")
+            return
+        value = self.b.pure(f"trunc i64 {self.ids[axis]} to i32")
+        self.define(op, value, Fact(0, count and count - 1))
 
     def num_programs(self, op: ttir.Op) -> None:
         axis = op.attributes["axis"]
@@ -263,7 +273,7 @@ class _Lowering:
             active = Register(state.scalars[mask], "i1") if mask else None
             memory_access.store(state, Register(state.scalars[pointer], "ptr"), register, 0, active)
             return
-        lanes = state.width // 4
+        lanes = self.materializer.lanes(op.operands[1:])
         # Long formulas one vector at a time: the processor overlaps turns by itself, and loads stay spread out.
         unroll = 1 if self.keeping.heavy(value) else 2
         domain = Domain(ev, shape, self.materializer.along(shape, [pointer, pointer, value]), lanes, unroll)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 
 from nbxtensor.backend.cpu import elementwise
 from nbxtensor.backend.cpu.affine import Integer, Poly
-from nbxtensor.backend.cpu.contiguity import best_axis
+from nbxtensor.backend.cpu.contiguity import best_axis, widest
 from nbxtensor.backend.cpu.domains import Domain, vector_axis
 from nbxtensor.backend.cpu.evaluation import Evaluation, Place
 from nbxtensor.backend.cpu.indices import axes, operand_index, source_index, strides
@@ -52,6 +52,10 @@ class Materializer:
             self.state.buffers[value] = target
         return target
 
+    def lanes(self, values: Sequence[Value]) -> int:
+        """Return the lanes of vectors that computing ``values`` fills registers with."""
+        return self.state.width // widest(self.evaluation, values)
+
     def along(self, shape: tuple[int, ...], values: Sequence[Value]) -> int:
         """Return the axis for vectors over a block of ``shape`` that reads, or writes through, ``values``."""
         return best_axis(self.evaluation, shape, values, self.state.width // 4)
@@ -78,7 +82,7 @@ class Materializer:
 
     def straight(self, value: Value, target: Buffer, shape: tuple[int, ...]) -> None:
         """Write a block to scratch in vectors along the axis that it is read along."""
-        domain = Domain(self.evaluation, shape, self.along(shape, [value]), self.state.width // 4)
+        domain = Domain(self.evaluation, shape, self.along(shape, [value]), self.lanes([value]))
         source, element = self.state.element(value.type), self.state.element(target.type)
         with self.reading(domain, [value]):
 
