@@ -1,4 +1,5 @@
 import dataclasses
+import inspect
 import threading
 
 import pytest
@@ -47,4 +48,4 @@ def test_changes_of_two_threads_do_not_undo_each_other():
 
 def test_every_field_is_documented():
     for field in dataclasses.fields(Settings):
-        assert f"        {field.name}: " in Settings.__doc__
+        assert f"    {field.name}: " in inspect.getdoc(Settings)

@@ -39,9 +39,7 @@ class Compiled:
     llvm: str | None = None
 
 
-def compile_ttir(
-    text: str, level: str, features: frozenset[str] = frozenset(), grid: tuple[int, ...] = ()
-) -> Compiled:
+def compile_ttir(text: str, level: str, features: frozenset[str] = frozenset(), grid: tuple[int, ...] = ()) -> Compiled:
     """Compile a kernel from its TTIR text.
 
     Args:
@@ -98,7 +96,8 @@ def _triton_llvm() -> Any:
 def _libtriton(llvm_ir: str, cpu: str, features: str) -> bytes:
     llvm = _triton_llvm()
     arguments = [llvm_ir, _TRIPLE, cpu, features, [], False, True]
-    if "canonicalize_gep" in (llvm.translate_to_asm.__doc__ or ""):
+    signature = llvm.translate_to_asm.__doc__ or ""
+    if "arg7" in signature or "canonicalize_gep" in signature:  # from Triton 3.7 on; named from 3.9 on
         arguments.append(False)
     try:
         return llvm.translate_to_asm(*arguments)
