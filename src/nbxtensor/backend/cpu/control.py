@@ -204,6 +204,7 @@ class Control:
         return Fact(low=0 if total >= 0 else None, high=0 if total <= 0 else None, multiple=abs(total) or 1)
 
     def unit(self, type_: Type) -> int:
+        """Bytes of one step of a pointer; 1 for integers."""
         return BYTES[type_.element] if type_.pointer else 1
 
     def leave(self, carried: list[_Carried], yielded: Sequence[Value]) -> list[str]:
@@ -258,9 +259,9 @@ class Control:
         """Let a product that becomes a carried block be summed where that block lives, if nothing reads it later."""
         number, last = self.materializer.keeping.number, self.materializer.keeping.last_read
         for c, value in zip(carried, yielded, strict=True):
-            if c.buffer and value.op and value.op.name == "tt.dot" and value.op in block.ops:
-                if last.get(c.argument, -1) <= number[value.op]:
-                    self.targets[value] = c.buffer
+            product = value.op if value.op and value.op.name == "tt.dot" and value.op in block.ops else None
+            if c.buffer and product and last.get(c.argument, -1) <= number[product]:
+                self.targets[value] = c.buffer
 
 
 def _zeros(type_: Type) -> tuple[Integer, ...]:

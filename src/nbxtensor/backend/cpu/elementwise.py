@@ -178,7 +178,7 @@ def _binary(site: _Site, instruction: str, values: list[str], element: str) -> s
     return site.b.pure(f"{instruction} {site.type(element)} {values[0]}, {values[1]}")
 
 
-def _is(value: str, truth: bool) -> bool:
+def _is(value: str, *, truth: bool) -> bool:
     name, number = ("true", "-1") if truth else ("false", "0")
     return value in {name, number, f"splat (i1 {name})", f"splat (i1 {number})"} or (truth and value == "1")
 
@@ -187,9 +187,9 @@ def _folded(instruction: str, values: list[str]) -> str | None:
     """Return a logical op of booleans where one is known, so that masks that are always true vanish."""
     for one, other in (values, values[::-1]):
         if instruction == "and":
-            if _is(one, True) or _is(other, False):
+            if _is(one, truth=True) or _is(other, truth=False):
                 return other
-        elif instruction == "or" and (_is(one, False) or _is(other, True)):
+        elif instruction == "or" and (_is(one, truth=False) or _is(other, truth=True)):
             return other
     return None
 
@@ -201,9 +201,9 @@ def _compare(site: _Site, values: list[str], source: str, _: str) -> str:
 
 
 def _select(site: _Site, values: list[str], _: str, target: str) -> str:
-    if _is(values[0], True):
+    if _is(values[0], truth=True):
         return values[1]
-    if _is(values[0], False):
+    if _is(values[0], truth=False):
         return values[2]
     return site.select(values[0], values[1], values[2], target)
 

@@ -25,8 +25,8 @@ _ABS64, _PC32, _GOTPCREL, _PLT32, _PC64, _GOTPCRELX, _REX_GOTPCRELX = 1, 2, 9, 4
 _SLOT = 16  # bytes of one entry of the table of outside addresses: a jump of 6 bytes, then the address at 8
 
 _MATH = (
-    "acos acosh asin asinh atan atan2 atanh cbrt cos cosh erf erfc exp exp2 expm1 fmod hypot lgamma log log10 log1p log2 "
-    "pow sin sinh sqrt tan tanh tgamma trunc floor ceil rint nearbyint round roundeven fma ldexp"
+    "acos acosh asin asinh atan atan2 atanh cbrt cos cosh erf erfc exp exp2 expm1 fmod hypot lgamma log log10 log1p "
+    "log2 pow sin sinh sqrt tan tanh tgamma trunc floor ceil rint nearbyint round roundeven fma ldexp"
 ).split()
 _OUTSIDE = frozenset({*_MATH, *(f"{name}f" for name in _MATH), "memcpy", "memmove", "memset"})
 
@@ -124,7 +124,8 @@ class _Loader:
             if index in self.place and home not in self.place and name not in self.slots:
                 self.slots[name] = -(-end // _SLOT) * _SLOT
                 end = self.slots[name] + _SLOT
-        pages = mmap.mmap(-1, max(end, 1), prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        pages = mmap.mmap(-1, max(end, 1), flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(pages))
         for i, start in self.place.items():
             section = self.sections[i]

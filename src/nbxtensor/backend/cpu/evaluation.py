@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from nbxtensor.backend.cpu import elementwise, memory_access
 from nbxtensor.backend.cpu.affine import ZERO, Integer, Poly
@@ -252,7 +253,7 @@ class Evaluation(Indices):
                 return _TRUE if known else _FALSE
         return elementwise.apply(self.state, op, [self.register(v, place) for v in op.operands])
 
-    _SPECIAL: dict[str, Callable[[Evaluation, Op, Value, Place], Operand]] = {
+    _SPECIAL: ClassVar[dict[str, Callable[[Evaluation, Op, Value, Place], Operand]]] = {
         "tt.addptr": _addptr,
         "tt.splat": _splat,
         "tt.make_range": _range,

@@ -13,6 +13,7 @@ __all__ = ["Indices", "axes", "axis_of", "operand_index", "source_index", "strid
 
 _WIDTHS = {"i32": 32, "i64": 64, "index": 64}  # element types that indices have
 
+
 def source_index(op: Op, index: tuple[Index, ...]) -> tuple[Index, ...] | None:
     """Return the index into the only operand of an op that just moves elements, or None for other ops."""
     shape = op.results[0].type.shape or ()
@@ -193,7 +194,7 @@ class Indices:
         return value, offset
 
     def strided(self, value: Value, index: tuple[Index, ...]) -> tuple[Value, Poly] | None:
-        """Return a pointer block as a scalar pointer and an offset in bytes in terms of the axes, where it is so simple.
+        """Return a pointer block as a scalar pointer and an offset in bytes in terms of the axes, where it is one.
 
         The pointer is one that no other was added to: an argument, a loaded one, one that a loop carries.
         """
@@ -231,9 +232,8 @@ class Indices:
         low, high = self.state.facts.bounds(difference.base)
         low = None if low is None else low + min(reach, 0)
         high = None if high is None else high + max(reach, 0)
-        if predicate[0] == "u":
-            if not (self._natural(a) and self._natural(c)):
-                return None
+        if predicate[0] == "u" and not (self._natural(a) and self._natural(c)):
+            return None
         return _DECIDE[predicate.lstrip("us")](low, high)
 
 
@@ -256,7 +256,7 @@ def _equal(low: int | None, high: int | None) -> bool | None:
     return False if (low is not None and low > 0) or (high is not None and high < 0) else None
 
 
-def _not(answer: bool | None) -> bool | None:
+def _not(answer: bool | None) -> bool | None:  # noqa: FBT001  the answer is what it takes
     return None if answer is None else not answer
 
 

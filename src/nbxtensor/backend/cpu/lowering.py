@@ -57,9 +57,7 @@ class Lowered:
     scratch_nbytes: int
 
 
-def lower(
-    text: str, level: str, features: frozenset[str] = frozenset(), grid: tuple[int, ...] = ()
-) -> Lowered:
+def lower(text: str, level: str, features: frozenset[str] = frozenset(), grid: tuple[int, ...] = ()) -> Lowered:
     """Return the LLVM IR of a kernel given as TTIR text; ``grid`` says that no more programs run along each axis.
 
     Raises:
@@ -69,9 +67,7 @@ def lower(
 
 
 class _Lowering:
-    def __init__(
-        self, function: ttir.Function, level: str, features: frozenset[str], grid: tuple[int, ...]
-    ) -> None:
+    def __init__(self, function: ttir.Function, level: str, features: frozenset[str], grid: tuple[int, ...]) -> None:
         self.function = function
         self.grid = dict(zip("xyz", grid, strict=False))
         self.state = State(function.name, Builder(level), features)
@@ -129,6 +125,12 @@ class _Lowering:
 
     def module(self) -> Lowered:
         width = 8 * self.state.width
+        how = {
+            "no-builtins": "true",
+            "prefer-vector-width": width,
+            "min-legal-vector-width": width,
+            "target-cpu": self.b.level,
+        }
         head = "ptr noalias %args, ptr noalias align 64 %scratch, i64 %lo, i64 %hi, i64 %gx, i64 %gy"
         lines = [
             'target triple = "x86_64-unknown-linux-gnu"',
@@ -140,8 +142,7 @@ class _Lowering:
             *self.b.lines,
             "  ret void",
             "}",
-            f'attributes #0 = {{ nounwind "no-builtins" "prefer-vector-width"="{width}" '
-            f'"min-legal-vector-width"="{width}" "target-cpu"="{self.b.level}" }}',
+            "attributes #0 = { nounwind " + " ".join(f'"{name}"="{value}"' for name, value in how.items()) + " }",
         ]
         nbytes = self.state.scratch_nbytes + self.state.workspace_nbytes
         parameters = tuple(_spelled(a.type) for a in self.function.arguments)
@@ -283,9 +284,10 @@ class _Lowering:
         if self.overlaps(pointer, value, axes(self.state, shape), set()):
             self.materializer.block(value)
         read = self.materializer.reading(domain, op.operands)
-        ahead = [v for v in self.keeping.before.get(op, ()) if v.type.shape != shape or v not in self.reached(value)]
-        for early in ahead:
-            self.materializer.block(early)
+        for early in self.keeping.before.get(op, ()):
+            # What this loop computes all of, it saves by the way; the rest is saved before it is overwritten.
+            if domain.limits or early.type.shape != shape or early not in self.reached(value):
+                self.materializer.block(early)
 
         def body(places: list[Place], active: Register | None) -> None:
             values = [ev.register(value, place) for place in places]

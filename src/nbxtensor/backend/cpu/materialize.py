@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, replace
 
 from nbxtensor.backend.cpu import elementwise
 from nbxtensor.backend.cpu.affine import Integer, Poly
@@ -18,9 +19,33 @@ from nbxtensor.backend.cpu.ttir import Op, Type, Value
 
 __all__ = ["Materializer"]
 
-_TURNING = frozenset({"tt.load", "tt.trans", "tt.expand_dims", "tt.reshape", "arith.extf", "arith.truncf", "tt.fp_to_fp"})
+_TURNING = frozenset(
+    {"tt.load", "tt.trans", "tt.expand_dims", "tt.reshape", "arith.extf", "arith.truncf", "tt.fp_to_fp"}
+)
 _LINE = 64  # bytes of a cache line
 _MOVING = MOVES | {"tt.join", "tt.split", "tt.load"}
+
+
+@dataclass
+class _Needs:
+    """What a loop reads that is kept in scratch.
+
+    Attributes:
+        whole: What the loop computes all of, and saves.
+        ahead: What is written before it.
+        turned: What is written before it for this loop's own order of elements.
+        seen: What has been looked at.
+    """
+
+    whole: list[Value] = field(default_factory=list[Value])
+    ahead: list[Value] = field(default_factory=list[Value])
+    turned: list[Value] = field(default_factory=list[Value])
+    seen: set[tuple[Value, tuple[Index, ...]]] = field(default_factory=set[tuple[Value, tuple[Index, ...]]])
+
+    def early(self, value: Value) -> None:
+        """Have a block written before the loop."""
+        if value not in self.ahead:
+            self.ahead.append(value)
 
 
 class Materializer:
@@ -99,14 +124,14 @@ class Materializer:
         """Return whether the formula of ``value`` reads ``block``; ``elsewhere``: at another index than its own."""
         found: dict[Value, bool] = {}
 
-        def visit(value: Value, moved: bool) -> None:
+        def visit(value: Value, *, moved: bool) -> None:
             if value.type.shape is None or (value in found and found[value] >= moved):
                 return
             found[value] = moved
             if value not in self.state.buffers and lazy(value) and value.op is not None:
                 inside = moved or value.op.name in _MOVING
                 for operand in value.op.operands:
-                    visit(operand, inside)
+                    visit(operand, moved=inside)
 
         visit(value, moved=False)
         return found.get(block, False) if elsewhere else block in found
@@ -181,21 +206,24 @@ class Materializer:
         Blocks to be kept are saved by that loop where it computes all of them, else written ahead.
         """
         evaluation = self.evaluation
-        index = axes(evaluation.state, domain.shape)
-        whole = set[Value]()
-        parts, turns = list[Value](), list[Value]()
+        index = axes(self.state, domain.shape)
+        needs = _Needs()
         for value in values:
-            self._needed(value, index, domain, (whole, parts, turns, set()))
-        for value in parts:
+            self._needed(value, index, domain, needs)
+        for value in needs.ahead:
             self.block(value)
-        held = {value: self.state.buffers.get(value) for value in turns}
         bounds = domain.bounds()
-        for value in turns:
-            target = self.state.allocate(value.type)
-            target = Buffer(target.address, target.type, bounds, None if domain.axis == len(domain.shape) - 1 else domain.axis)
+        full = bounds == tuple(Poly.constant(n) for n in domain.shape)
+        run = None if domain.axis == len(domain.shape) - 1 else domain.axis
+
+        def place_for(value: Value) -> Buffer:
+            return replace(self.state.allocate(value.type), bounds=() if full else bounds, run=run)
+
+        for value in needs.turned:
+            target = place_for(value)
             self.turned(value, target, bounds)
             self.state.buffers[value] = target
-        saving = {v: self.state.allocate(v.type) for v in whole if v not in self.state.buffers}
+        saving = {v: place_for(v) for v in needs.whole if v not in self.state.buffers}
         outer = evaluation.saving, evaluation.turn, evaluation.saved, domain.on_turn
         evaluation.saving, evaluation.saved = saving, set()
         turns: list[frozenset[Place]] = []
@@ -209,28 +237,22 @@ class Materializer:
             yield
         finally:
             saved = evaluation.saved
-            for value, buffer in held.items():
-                del self.state.buffers[value]
-                if buffer is not None:
-                    self.state.buffers[value] = buffer
             evaluation.saving, evaluation.turn, evaluation.saved, domain.on_turn = outer
-        full = bounds == tuple(Poly.constant(n) for n in domain.shape)
         for value, buffer in saving.items():
             if turns and all((value, place) in saved for places in turns for place in places):
-                self.state.buffers[value] = Buffer(buffer.address, buffer.type, () if full else bounds)
+                self.state.buffers[value] = buffer
 
     def _needed(
         self,
         value: Value,
         index: tuple[Index, ...],
         domain: Domain,
-        found: tuple[set[Value], list[Value], list[Value], set[tuple[Value, tuple[Index, ...]]]],
+        needs: _Needs,
     ) -> None:
         """Sort what is to be kept into what the loop computes whole, and what must be there before it."""
-        whole, parts, turns, seen = found
-        if value.type.shape is None or (value, index) in seen:
+        if value.type.shape is None or (value, index) in needs.seen:
             return
-        seen.add((value, index))
+        needs.seen.add((value, index))
         identity = value.type.shape == domain.shape and index == axes(self.state, domain.shape)
         buffer = self.state.buffers.get(value)
         if buffer is not None:
@@ -240,29 +262,24 @@ class Materializer:
         if not lazy(value) or value.op is None:
             return
         if identity and self.sideways(value, domain.axis):
-            turns.append(value)
+            needs.turned.append(value)
             return
         if value in self.keeping.kept:
-            if identity:
-                whole.add(value)
-            elif value not in parts:
-                self._ahead(value, whole, parts)
+            if not identity:
+                needs.early(value)
                 return
+            needs.whole.append(value)
         moved = source_index(value.op, index)
         if moved is not None:
             source = value.op.operands[0]
             if value.op.name == "tt.broadcast" and 1 < source.type.size < value.type.size:
                 dear = self._dear(source)
-                if dear is not None and dear not in parts and dear not in self.state.buffers:
-                    self._ahead(dear, whole, parts)
-            self._needed(source, moved, domain, found)
+                if dear is not None and dear not in self.state.buffers:
+                    needs.early(dear)
+            self._needed(source, moved, domain, needs)
             return
         for operand in value.op.operands:
-            self._needed(operand, operand_index(value.op, operand, index), domain, found)
-
-    def _ahead(self, value: Value, whole: set[Value], parts: list[Value]) -> None:
-        whole.discard(value)
-        parts.append(value)
+            self._needed(operand, operand_index(value.op, operand, index), domain, needs)
 
     def _dear(self, value: Value) -> Value | None:
         """The part of a smaller block that would be computed again for each element of a larger one."""

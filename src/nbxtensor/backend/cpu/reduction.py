@@ -212,7 +212,8 @@ class _Reduction:
     def crosswise(self, limits: list[Condition], kept: tuple[int, ...], lanes: int, along: int) -> None:
         """Vectors along another axis: a loop over the reduced axis inside, accumulators in registers."""
         domain = Domain(self.evaluation, kept, along, lanes, max(1, min(_CHAINS, kept[along] // lanes)))
-        whole = Domain(self.evaluation, self.shape, self.axis, 1, 1, limits)
+        vectors = along + (along >= self.axis)
+        whole = Domain(self.evaluation, self.shape, vectors, 1, 1, limits)
 
         def body(places: list[Place], _: Register | None) -> None:
             lanes = places[0].lanes
