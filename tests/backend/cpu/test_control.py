@@ -6,7 +6,6 @@ import triton
 import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from tests.backend.cpu.triton_launch import LEVELS, run
 
 RNG = np.random.default_rng(4)
@@ -226,7 +225,7 @@ def test_nested_loops(n, m, level):
 def _stores_in_a_loop(x, n, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     first = tl.load(x + i)
-    for k in range(n):
+    for _ in range(n):
         v = tl.load(x + i)
         tl.store(x + i, v + first)
         tl.store(x + BLOCK + i, v)
@@ -254,7 +253,7 @@ def _counted(out, x, n: tl.constexpr, BLOCK: tl.constexpr):
     index = i
     for k in tl.static_range(3):
         index += k
-    for k in range(2):
+    for _ in range(2):
         index += 5
     tl.store(out + i, total + index)
 

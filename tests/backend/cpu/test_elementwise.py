@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import triton
 import triton.language as tl
-
 from tests.backend.cpu.triton_launch import LEVELS, run
 
 BLOCK = 64
@@ -215,7 +214,7 @@ def _erf(x):
 
 @triton.jit
 def _isnan(x):
-    return x != x
+    return x != x  # noqa: PLR0124
 
 
 def numbers(dtype, count):
@@ -334,7 +333,9 @@ def test_integer_division_truncates(op, dtype, level):
     if np.dtype(dtype).kind == "i":
         least = np.iinfo(dtype).min
         x[(x == least) & (y == -1)] = 5
-        quotient = [int(a) // int(b) if (a >= 0) == (b > 0) else -(-int(a) // int(b)) for a, b in zip(x, y, strict=True)]
+        quotient = [
+            int(a) // int(b) if (a >= 0) == (b > 0) else -(-int(a) // int(b)) for a, b in zip(x, y, strict=True)
+        ]
         quotient = np.array(quotient, dtype)
     else:
         quotient = x // y
@@ -450,11 +451,17 @@ def test_casts(source, target, level):
     x = numbers(source, 61)
     integer = np.dtype(target).kind in "iu"
     if integer and np.dtype(source).kind not in "iu":
-        x = np.array([0, -0.0, 1.5, -1.5, 100.25, 3.999, -0.5 if np.iinfo(target).min else 0.5, 42] * 8)[:61].astype(source)
+        x = np.array([0, -0.0, 1.5, -1.5, 100.25, 3.999, -0.5 if np.iinfo(target).min else 0.5, 42] * 8)[:61].astype(
+            source
+        )
         if np.iinfo(target).min == 0:
             x = np.abs(x)
     with np.errstate(all="ignore"):
-        want = x.astype(np.float64).astype(target) if target is ml_dtypes.bfloat16 and source is np.float16 else x.astype(target)
+        want = (
+            x.astype(np.float64).astype(target)
+            if target is ml_dtypes.bfloat16 and source is np.float16
+            else x.astype(target)
+        )
         if target is ml_dtypes.bfloat16 and np.dtype(source).kind in "iu":
             want = np.array([bfloat_of(int(v)) for v in x], np.uint16).view(target)
         if target is np.float16 and np.dtype(source).kind in "iu":

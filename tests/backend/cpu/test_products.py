@@ -7,9 +7,9 @@ import triton
 import triton.language as tl
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.backend.cpu.triton_launch import LEVELS, run
 
 from nbxtensor.backend.cpu import levels
-from tests.backend.cpu.triton_launch import LEVELS, run
 
 RNG = np.random.default_rng(5)
 SUMS = {"float32": np.float32, "float64": np.float64, "float16": np.float32, "bfloat16": np.float32, "int8": np.int32}
@@ -86,13 +86,15 @@ def _matmul(out, a, b, bias, M, N, K, row_a, row_b, row_c, BM: tl.constexpr, BN:
         pb += BK * row_b
     total += tl.load(bias + n, mask=n < N, other=0.0)[None, :]
     total = tl.where(total > 0, total, total * 0.5)
-    tl.store(out + m[:, None] * row_c + n[None, :], total.to(out.dtype.element_ty), mask=(m[:, None] < M) & (n[None, :] < N))
+    tl.store(
+        out + m[:, None] * row_c + n[None, :], total.to(out.dtype.element_ty), mask=(m[:, None] < M) & (n[None, :] < N)
+    )
 
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.sampled_from(LEVELS), st.sampled_from([np.float32, np.float16, ml_dtypes.bfloat16]),
-    st.integers(1, 80), st.integers(1, 80), st.integers(1, 80), st.sampled_from([(32, 32, 32), (64, 64, 16), (16, 64, 64)]),
+    st.sampled_from(LEVELS), st.sampled_from([np.float32, np.float16, ml_dtypes.bfloat16]), st.integers(1, 80),
+    st.integers(1, 80), st.integers(1, 80), st.sampled_from([(32, 32, 32), (64, 64, 16), (16, 64, 64)]),
 )  # fmt: skip
 @example("x86-64-v4", np.float32, 64, 64, 64, (32, 32, 32))
 @example("x86-64-v4", np.float32, 1, 64, 64, (16, 64, 64))
@@ -100,9 +102,7 @@ def test_matmul_with_a_loop_and_an_epilogue(level, dtype, m, n, k, block):
     a, b, bias = drawn((m, k + 3), dtype), drawn((k, n + 5), dtype), drawn(n)
     grid = (-(-m // block[0]), -(-n // block[1]))
     constants = dict(zip(("BM", "BN", "BK"), block, strict=True))
-    out, *_ = run(
-        _matmul, level, np.zeros((m, n), dtype), a, b, bias, m, n, k, k + 3, n + 5, n, grid=grid, **constants
-    )
+    out, *_ = run(_matmul, level, np.zeros((m, n), dtype), a, b, bias, m, n, k, k + 3, n + 5, n, grid=grid, **constants)
     want = a[:, :k].astype(np.float64) @ b[:, :n].astype(np.float64) + bias
     np.testing.assert_array_equal(out, np.where(want > 0, want, want * 0.5).astype(dtype))
 
@@ -218,7 +218,7 @@ def _read_later(out, a, b, n, S: tl.constexpr):
     x = tl.load(a + at)
     y = tl.load(b + at)
     total = x
-    for k in range(n):
+    for _ in range(n):
         new = tl.dot(x, y, total, input_precision="ieee")
         tl.store(out + at, new - total)
         total = new

@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import itertools
 import struct
 
 import numpy as np
@@ -51,14 +52,15 @@ class Kernel:
         scratch = np.empty(self.compiled.scratch_nbytes + 64 + GUARD, np.uint8)
         start = -(-scratch.ctypes.data // 64) * 64
         bounds = [0, *(cuts or ()), gx * gy * gz]
-        for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+        for low, high in itertools.pairwise(bounds):
             scratch.fill(0xFF)
             self.call(b"".join(slots), start, low, high, gx, gy)
             after = scratch[start - scratch.ctypes.data + self.compiled.scratch_nbytes :]
             assert (after == 0xFF).all(), "wrote past the scratch"
         results = []
         for room, argument in guarded:
-            assert (room[:GUARD] == SENTINEL).all() and (room[-GUARD:] == SENTINEL).all(), "wrote past a buffer"
+            guards = np.concatenate([room[:GUARD], room[-GUARD:]])
+            assert (guards == SENTINEL).all(), "wrote past a buffer"
             results.append(room[GUARD : GUARD + argument.nbytes].view(argument.dtype).reshape(argument.shape))
         return results
 
