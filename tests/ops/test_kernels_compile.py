@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.ops import harness
 
-from nbxtensor.backend.cpu.kernel_source import constant_values, kernel_function
+from nbxtensor.backend.kernel_source import constant_values, kernel_function
 from nbxtensor.errors import DtypeError
 from nbxtensor.op import Case, Expression, Launch, Op, Scalar, Source, Spec, Step, Target
 from nbxtensor.ops.pointwise.fused import expression_of, fused

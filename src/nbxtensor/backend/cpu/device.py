@@ -16,19 +16,22 @@ from nbxtensor.backend.cpu.facts_file import stored_facts, write_facts
 from nbxtensor.backend.cpu.host import HostMemory
 from nbxtensor.backend.cpu.host_kernel import HostKernel
 from nbxtensor.backend.cpu.host_replay import HostReplay
-from nbxtensor.backend.cpu.kernel_cache import KernelCache
-from nbxtensor.backend.cpu.kernel_source import constant_values, generator_digest, kernel_function, kernel_key
 from nbxtensor.backend.cpu.launch_table import host_kernel, launch_table, workers_for
 from nbxtensor.backend.cpu.native import Native
 from nbxtensor.backend.cpu.runtime import has_futex, runtime_text
 from nbxtensor.backend.cpu.team import Scratch, Team
 from nbxtensor.backend.cpu.tile_unit import usable
 from nbxtensor.backend.forks import in_child
+from nbxtensor.backend.kernel_cache import KernelCache
+from nbxtensor.backend.kernel_source import constant_values, generator_digest, kernel_function, kernel_key
 from nbxtensor.errors import ArgumentError, MissingFactError, UnsupportedError
 from nbxtensor.op import Target
 from nbxtensor.settings import settings
 
-__all__ = ["CpuBackend"]
+__all__ = ["GENERATOR", "CpuBackend"]
+
+GENERATOR = ("nbxtensor.backend.cpu.frontend", "nbxtensor.backend.cpu.codegen")
+"""Modules that turn a kernel into code: their source is part of what names a kernel on disk."""
 
 
 class CpuBackend:
@@ -116,7 +119,7 @@ class CpuBackend:
         place = (repr(request), target.arch, target.features)
         found = self._compiled.get(place)
         if found is None:
-            key = kernel_key(request, target)
+            key = kernel_key(request, target, GENERATOR)
             found = self._cache.read(key)
             if found is None:
                 with self._compiling:
@@ -181,7 +184,7 @@ class CpuBackend:
         """Return the compiled loops that run launches: a bundle carries them, for a process that cannot compile."""
         text = runtime_text(futex=has_futex())
         arch = levels.detect()
-        key = hashlib.sha256("\n".join((text, arch, generator_digest())).encode()).hexdigest()
+        key = hashlib.sha256("\n".join((text, arch, generator_digest(GENERATOR))).encode()).hexdigest()
         found = self._cache.read(key)
         if found is None:
             from nbxtensor.backend.cpu.codegen import object_code

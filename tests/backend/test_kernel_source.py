@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbxtensor.backend import kernel_source
 from nbxtensor.backend.contract import KernelRequest
-from nbxtensor.backend.cpu import kernel_source
-from nbxtensor.backend.cpu.kernel_source import constant_values, kernel_function, kernel_key, reached_files
+from nbxtensor.backend.cpu.device import GENERATOR
+from nbxtensor.backend.kernel_source import constant_values, kernel_function, kernel_key, reached_files
 from nbxtensor.errors import CompileError
 from nbxtensor.op import Source, Target
 
@@ -27,8 +28,8 @@ def request(**changes):
     return KernelRequest(**(fields | changes))
 
 
-def key(target=TARGET, **changes):
-    return kernel_key(request(**changes), target)
+def key(target=TARGET, options=(), **changes):
+    return kernel_key(request(**changes), target, GENERATOR, dict(options))
 
 
 def test_the_same_request_has_the_same_key():
@@ -50,6 +51,7 @@ def test_the_same_request_has_the_same_key():
         {"constants": {"N": None}},
         {"target": Target("cpu", "x86-64-v3", frozenset({"avx512bf16"}))},
         {"target": Target("cpu", "x86-64-v4")},
+        {"options": {"num_warps": 4}},
     ],
 )
 def test_whatever_changes_the_code_changes_the_key(changes):
@@ -137,7 +139,7 @@ def test_what_generated_text_imports_is_in_the_key(monkeypatch, tmp_path):
 
 
 def test_the_code_generator_is_in_the_key():
-    names = {path.name for path in reached_files(kernel_source._GENERATORS)}
+    names = {path.name for path in reached_files(GENERATOR)}
     assert {"codegen.py", "frontend.py", "lowering.py", "ttir.py", "ir.py"} <= names
     assert "device.py" not in names
 

@@ -7,7 +7,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from nbxtensor.backend.contract import Compiled
-from nbxtensor.backend.cpu.kernel_cache import KernelCache
+from nbxtensor.backend.kernel_cache import KernelCache
 from nbxtensor.settings import set_cache_directory
 
 KEY = "ab" * 32

@@ -12,9 +12,9 @@ import json
 import linecache
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from nbxtensor.backend.contract import KernelRequest
@@ -27,15 +27,25 @@ __all__ = ["constant_values", "generator_digest", "kernel_function", "kernel_key
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)|import[ \t]+([\w., \t]+))", re.MULTILINE
 )
-_GENERATORS = ("nbxtensor.backend.cpu.frontend", "nbxtensor.backend.cpu.codegen")
 
 
-def kernel_key(request: KernelRequest, target: Target) -> str:
+def kernel_key(
+    request: KernelRequest,
+    target: Target,
+    generator: tuple[str, ...],
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> str:
     """Return what names a compiled kernel on disk: a digest of all that its code depends on.
 
     It covers the request, the target, the versions of Triton and of this library, the source of the kernel and of
     every file of its own package and of this library that it imports, and the source of the code generator. Triton is
     not imported.
+
+    Args:
+        request: The kernel; its warps and stages are covered where ``options`` has them.
+        target: What it is compiled for.
+        generator: Modules that turn it into code.
+        options: What else the code depends on, by name.
 
     Raises:
         CompileError: Triton is not installed, or a module named has no source file.
@@ -50,7 +60,8 @@ def kernel_key(request: KernelRequest, target: Target) -> str:
         request.functions,
         target.arch,
         sorted(target.features),
-        generator_digest(),
+        generator_digest(generator),
+        sorted(options.items()),
     )
     digest.update(json.dumps(facts).encode())
     texts = [request.text, *(value.text for value in request.constants.values() if isinstance(value, Source))]
@@ -62,13 +73,13 @@ def kernel_key(request: KernelRequest, target: Target) -> str:
 
 
 @functools.cache
-def generator_digest() -> str:
-    """Return a digest of what turns a kernel into code: Triton's version, this library's, and its code generator.
+def generator_digest(generator: tuple[str, ...]) -> str:
+    """Return a digest of what turns a kernel into code: Triton's version, this library's, and the modules named.
 
     Raises:
         CompileError: Triton is not installed.
     """
-    return " ".join((*_versions(), _digest(_GENERATORS)))
+    return " ".join((*_versions(), _digest(generator)))
 
 
 def kernel_function(request: KernelRequest) -> Any:
@@ -163,7 +174,7 @@ def _versions() -> tuple[str, str]:
         return importlib.metadata.version("triton"), importlib.metadata.version("nbxtensor")
     except importlib.metadata.PackageNotFoundError as error:
         raise CompileError(
-            f"cpu: kernels are compiled by Triton. Got no package {error.name!r}. Install it, or load a bundle."
+            f"kernels are compiled by Triton. Got no package {error.name!r}. Install it, or load a bundle."
         ) from None
 
 
