@@ -69,6 +69,8 @@ class KernelRequest:
         functions: Module that "fn:" constants are looked up in.
         warps: Warps per program, where the device has them.
         stages: Depth of software pipelining, where the device has it.
+        grid: Programs along each axis, where the kernel runs on no larger grid: masks that follow from it can be
+            left out. Empty where that is not known.
     """
 
     module: str
@@ -79,6 +81,7 @@ class KernelRequest:
     functions: str = ""
     warps: int = 4
     stages: int = 2
+    grid: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

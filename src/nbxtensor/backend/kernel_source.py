@@ -58,6 +58,7 @@ def kernel_key(
         list(request.signature.items()),
         [(name, _spelling(value)) for name, value in request.constants.items()],
         request.functions,
+        list(request.grid),
         target.arch,
         sorted(target.features),
         generator_digest(generator),

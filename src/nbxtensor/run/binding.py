@@ -51,8 +51,8 @@ def request(op: Op, launch: Launch, *, bake: bool) -> KernelRequest:
     Args:
         op: The op, whose module holds the kernel and the device functions.
         launch: The launch.
-        bake: Whether integers (sizes, strides) become constants of the compiled kernel: right for a program, whose
-            shapes are known; an eager call bakes only 0 and 1, so that other shapes reuse the kernel.
+        bake: Whether integers (sizes, strides) and the grid become part of the compiled kernel: right for a program,
+            whose shapes are known; an eager call bakes only 0 and 1, so that other shapes reuse the kernel.
     """
     signature: dict[str, str] = {}
     constants = dict(launch.constants)
@@ -80,6 +80,7 @@ def request(op: Op, launch: Launch, *, bake: bool) -> KernelRequest:
         functions=op.module,
         warps=launch.warps,
         stages=launch.stages,
+        grid=launch.grid if bake else (),
     )
 
 

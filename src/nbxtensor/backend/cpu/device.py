@@ -229,7 +229,7 @@ def _compile(request: KernelRequest, target: Target) -> Compiled:
     function = kernel_function(request)
     constants = constant_values(request)
     text = frontend.ttir(function, signature | dict.fromkeys(constants, "constexpr"), constants)
-    made = codegen.compile_ttir(text, target.arch, target.features)
+    made = codegen.compile_ttir(text, target.arch, target.features, request.grid)
     metadata = {
         "arch": target.arch,
         "features": sorted(target.features),
