@@ -33,8 +33,7 @@ def remez(
     count, least = len(powers) + 1, min(powers)
 
     def chebyshev(number: int) -> list[mpf]:
-        points = [cos(pi * (k + mpf(1) / 2) / number) for k in range(number)]
-        points = [(low + high) / 2 - (high - low) / 2 * x for x in points]
+        points = [(low + high) / 2 - (high - low) / 2 * cos(pi * k / (number - 1)) for k in range(number)]
         return [x if abs(x) > high / 1000 else high / 50 for x in points]
 
     nodes, grid = chebyshev(count), chebyshev(samples)

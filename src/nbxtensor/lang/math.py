@@ -2,7 +2,7 @@
 
 The half formats compute in float32 and float64 in itself. Everything but sigmoid, silu, gelu_erf and gelu_tanh is made
 of operations that IEEE 754 rounds once, so that all devices give the same bits (erfc, and the logarithms in float64,
-also take Triton's own erf and log). Zeros keep their signs; infinities, NaN and subnormal numbers are as in C99 Annex F.
+also take Triton's own erf and log). Zeros keep their signs; infinities, NaN and subnormals are as in C99 Annex F.
 
 Errors stay below 2 units in the last place in float32 but for asinh and acosh (3) and erfc (4), and below 3 in float64;
 tests/lang/test_math.py holds them to it. Coefficients come from tools/minimax.py.
@@ -12,7 +12,17 @@ import triton
 import triton.language as tl
 
 from nbxtensor.lang.floats import (
-    bits, constant, copysign, from_bits, polynomial, power_of_two, quotient, root, rounded, scaled, wide,
+    bits,
+    constant,
+    copysign,
+    from_bits,
+    polynomial,
+    power_of_two,
+    quotient,
+    root,
+    rounded,
+    scaled,
+    wide,
 )  # fmt: skip
 
 _LOG2E = tl.constexpr(1.4426950408889634)
@@ -34,12 +44,11 @@ _EXP2_32 = tl.constexpr(
 _EXP2_64 = tl.constexpr(
     (1.0, 0.6931471805599453, 0.24022650695910072, 0.05550410866482158, 0.009618129107628477,
      0.0013333558146428443, 0.0001540353039338161, 1.5252733804059841e-05, 1.321548679014431e-06,
-     1.01780860092397e-07, 7.054911620801123e-09, 4.4455382718708116e-10, 2.5678435993488206e-11, 1.3691488853904128e-12)
+     1.01780860092397e-07, 7.054911620801123e-09, 4.4455382718708116e-10, 2.5678435993488206e-11,
+     1.3691488853904128e-12)
 )  # fmt: skip
 # Fit: (e**r - 1 - r) / r**2, |r| <= ln2/2
-_EXPM1_32 = tl.constexpr(
-    (0.5, 0.1666654795408249, 0.041666820645332336, 0.008366107009351254, 0.0013901201309636235)
-)
+_EXPM1_32 = tl.constexpr((0.5, 0.1666654795408249, 0.041666820645332336, 0.008366107009351254, 0.0013901201309636235))
 _EXPM1_64 = tl.constexpr(
     (0.5, 0.16666666666666666, 0.041666666666666664, 0.008333333333334338, 0.001388888888888889, 0.0001984126983770657,
      2.480158731093316e-05, 2.7557324792075433e-06, 2.755728930019429e-07, 2.5048122168981984e-08,
@@ -431,10 +440,10 @@ def _log2(x):
     w_low = tl.fma(z, c_low, tl.fma(z_low, c, tl.fma(z, c, -w)))
     v = w + constant(z, C1)
     v_low = (w - (v - constant(z, C1))) + (w_low + constant(z, C1_LOW))
-    l = s * v
-    l_low = tl.fma(s, v_low, tl.fma(s_low, v, tl.fma(s, v, -l)))
-    high = n + l
-    return high, (l - (high - n)) + l_low
+    part = s * v
+    part_low = tl.fma(s, v_low, tl.fma(s_low, v, tl.fma(s, v, -part)))
+    high = n + part
+    return high, (part - (high - n)) + part_low
 
 
 @triton.jit

@@ -7,7 +7,6 @@ import triton
 import triton.language as tl
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-
 from tests.backend.cpu.triton_launch import LEVELS, run
 
 RNG = np.random.default_rng(2)
@@ -98,7 +97,9 @@ def test_transpose(shape, how, dtype, level):
 
 
 @triton.jit
-def _permute(out, x, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, P: tl.constexpr, Q: tl.constexpr, R: tl.constexpr):
+def _permute(
+    out, x, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, P: tl.constexpr, Q: tl.constexpr, R: tl.constexpr
+):
     i = tl.arange(0, A)[:, None, None] * (B * C) + tl.arange(0, B)[None, :, None] * C + tl.arange(0, C)[None, None, :]
     v = tl.permute(tl.load(x + i), (P, Q, R))
     tl.store(out + tl.arange(0, A * B * C), tl.reshape(v, (A * B * C,)))
@@ -120,7 +121,9 @@ def _reshape(out, x, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, D: tl.co
     tl.store(out + tl.arange(0, C)[:, None] * D + tl.arange(0, D)[None, :], v + tl.arange(0, D)[None, :])
 
 
-@pytest.mark.parametrize("shapes", [(4, 64, 64, 4), (64, 4, 8, 32), (1, 256, 16, 16), (16, 16, 256, 1), (32, 8, 2, 128)])
+@pytest.mark.parametrize(
+    "shapes", [(4, 64, 64, 4), (64, 4, 8, 32), (1, 256, 16, 16), (16, 16, 256, 1), (32, 8, 2, 128)]
+)
 def test_reshape(shapes, level):
     a, b, c, d = shapes
     x = drawn((a, b))
@@ -257,7 +260,7 @@ def _masks(out, x, low, high, N: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + i, v, mask=i <= N - 1)
     w = tl.load(x + i, mask=(i < low) | (i >= high), other=-2.0)
     tl.store(out + N + i, w, mask=(i < N) & (i % 2 == 0))
-    tl.store(out + 2 * N + i, v, mask=(N > i) & (low < high))
+    tl.store(out + 2 * N + i, v, mask=(i < N) & (low < high))
 
 
 @settings(max_examples=40, deadline=None)

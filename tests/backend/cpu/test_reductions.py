@@ -7,7 +7,6 @@ import triton
 import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from tests.backend.cpu.triton_launch import LEVELS, compiled, pointer, run
 
 RNG = np.random.default_rng(3)
@@ -156,7 +155,9 @@ def test_integer_reductions(axis, combine, dtype, level):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from(LEVELS), st.integers(0, 260), st.sampled_from([1, 2, 8, 64, 256]), st.sampled_from(list(FLOATING)))
+@given(
+    st.sampled_from(LEVELS), st.integers(0, 260), st.sampled_from([1, 2, 8, 64, 256]), st.sampled_from(list(FLOATING))
+)
 def test_reductions_whose_length_is_known_late(level, n, block, combine):
     n = min(n, block)
     x = np.ones(block, np.float32)
@@ -189,9 +190,7 @@ def test_padding_that_matters_is_counted(n, level):
 def test_nan_in_maxima(n, combine, level):
     x = drawn(n, np.float32)
     x[n // 2] = np.nan
-    out, _ = run(
-        _reduce_1d, level, np.zeros(1, np.float32), x, n, BLOCK=128, OTHER=float("-inf"), COMBINE=combine
-    )
+    out, _ = run(_reduce_1d, level, np.zeros(1, np.float32), x, n, BLOCK=128, OTHER=float("-inf"), COMBINE=combine)
     want = np.nan if combine == "max_nan" else (np.fmax.reduce(x) if n > 1 else -np.inf)
     np.testing.assert_array_equal(out, [np.float32(want)])
 

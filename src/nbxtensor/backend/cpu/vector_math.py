@@ -94,7 +94,7 @@ FLOAT32_ULPS: Mapping[str, float] = {
     "log": 1.0,
     "log10": 1.7,
     "log1p": 1.0,
-    "log2": 1.6,
+    "log2": 1.5,
     "powf": 0.6,
     "rsqrt": 1.5,
     "sin": 1.8,
