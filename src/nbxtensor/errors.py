@@ -9,6 +9,7 @@ __all__ = [
     "BoundsError",
     "CaptureError",
     "CompileError",
+    "DriverError",
     "DtypeError",
     "FormatError",
     "MissingFactError",
@@ -95,6 +96,22 @@ class OutOfMemoryError(NbxError, MemoryError):
             f"{device}: out of memory. Requested {requested} bytes with {live} live, of {limit} ({source}); "
             f"{max(limit - live, 0)} bytes would have fitted."
         )
+
+
+class DriverError(NbxError, RuntimeError):
+    """A call that a device's driver refused, or work on the device that failed before it.
+
+    Attributes:
+        function: The driver's function.
+        status: What it returned.
+        name: The driver's name for that.
+    """
+
+    def __init__(self, backend: str, function: str, status: int, name: str, text: str) -> None:
+        self.function = function
+        self.status = status
+        self.name = name
+        super().__init__(f"{backend}: {function} failed. The driver reports {name}{text and f' ({text})'}.")
 
 
 class PlanError(NbxError, ValueError):

@@ -1,0 +1,187 @@
+"""NVIDIA GPUs as devices: kernels compiled ahead of time, launched by the driver, recorded as CUDA graphs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from weakref import WeakValueDictionary
+
+from nbxtensor.backend.abi import Driver
+from nbxtensor.backend.abi_memory import AbiMemory
+from nbxtensor.backend.contract import Bound, Compiled, KernelRequest
+from nbxtensor.backend.cuda.card import Card
+from nbxtensor.backend.cuda.compiling import compile_kernel, compile_options
+from nbxtensor.backend.cuda.facts import card_target
+from nbxtensor.backend.cuda.graph import CudaReplay
+from nbxtensor.backend.cuda.libcuda import CUDA
+from nbxtensor.backend.cuda.loaded import CudaKernel, cuda_kernel
+from nbxtensor.backend.forks import in_child
+from nbxtensor.backend.kernel_cache import KernelCache
+from nbxtensor.backend.kernel_source import kernel_key
+from nbxtensor.errors import ArgumentError, DriverError, MissingFactError, UnsupportedError
+from nbxtensor.op import Target
+
+__all__ = ["CudaBackend"]
+
+_GENERATOR = ("nbxtensor.backend.cuda.compiling",)
+
+
+class CudaBackend:
+    """The NVIDIA GPUs of this machine, through the driver's library alone; it is loaded at the first question.
+
+    Launches and copies on one device run in the order they were started, whatever threads start them. A launch may
+    still run when `launch` returns; whatever reads its results through the device's memory waits for it.
+
+    Attributes:
+        name: "cuda".
+    """
+
+    name = "cuda"
+
+    def __init__(self, driver: Driver | None = None) -> None:
+        self._driver = driver or Driver(CUDA)
+        self._cache = KernelCache()
+        self._compiled: dict[tuple[str, str], Compiled] = {}
+        self._loaded: WeakValueDictionary[tuple[object, ...], CudaKernel] = WeakValueDictionary()
+        self._found: tuple[int, str] | None = None  # devices, and why there are none
+        self._targets: dict[int, Target] = {}
+        self._cards: dict[int, Card] = {}
+        self._forked = False
+        self._opening, self._compiling = threading.Lock(), threading.Lock()
+        in_child(self._forget)
+
+    def _forget(self) -> None:
+        # The driver does not work in the child of a process that has used it; locks may be held by threads that are
+        # gone.
+        self._forked = bool(self._found and self._found[0])
+        self._opening, self._compiling = threading.Lock(), threading.Lock()
+
+    def count(self) -> int:
+        """Return the number of devices; 0 where there is no driver, or none of its devices can be used."""
+        return self._devices()[0]
+
+    def target(self, index: int = 0) -> Target:
+        """Return the compute capability of a device, the dtypes it computes, and what is known of it.
+
+        Raises:
+            MissingFactError: There is no such device; says why where there is none at all.
+            DriverError: The driver fails.
+        """
+        self._check(index)
+        found = self._targets.get(index)
+        if found is None:
+            found = card_target(self._driver, self._driver.integer("device", index))
+            self._targets[index] = found
+        return found
+
+    def memory(self, index: int = 0) -> AbiMemory:
+        """Return the memory of a device.
+
+        Raises:
+            MissingFactError: There is no such device.
+            DriverError: The driver fails.
+        """
+        return self._card(index).memory
+
+    def compile(self, request: KernelRequest, target: Target) -> Compiled:
+        """Compile a kernel, or take it from memory or from the cache on disk, which needs no Triton loaded.
+
+        No device is needed.
+
+        Raises:
+            ArgumentError: The target is one of another backend, or the request does not fit the kernel.
+            CompileError: The kernel cannot be found or compiled.
+            UnsupportedError: Its code needs memory that no plan knows of.
+        """
+        if target.backend != self.name:
+            raise ArgumentError(f"{request.name}: compiled for a target of CUDA. Got one of {target.backend!r}.")
+        place = (repr(request), target.arch)
+        found = self._compiled.get(place)
+        if found is None:
+            key = kernel_key(request, Target(self.name, target.arch), _GENERATOR, compile_options(request))
+            found = self._cache.read(key)
+            if found is None:
+                with self._compiling:
+                    found = compile_kernel(request, target)
+                self._cache.write(key, found)
+            self._compiled[place] = found
+        return found
+
+    def load(self, compiled: Compiled, index: int = 0) -> CudaKernel:
+        """Make a compiled kernel ready to launch; as long as it is held, loading it again returns the same.
+
+        Raises:
+            MissingFactError: There is no such device.
+            UnsupportedError: It was compiled for another architecture, or takes more than the device has.
+            CompileError: Its code cannot be loaded.
+            DriverError: The driver fails.
+        """
+        card = self._card(index)
+        place = (index, compiled.name, compiled.binary, compiled.parameters)
+        kernel = self._loaded.get(place)
+        if kernel is None:
+            kernel = self._loaded[place] = CudaKernel(compiled, card)
+        return kernel
+
+    def launch(self, bound: Bound, index: int = 0) -> None:
+        """Start one launch.
+
+        Raises:
+            MissingFactError: There is no such device.
+            ArgumentError: A kernel that was not loaded on the device, a grid that it does not allow, or values that
+                the kernel does not take.
+            DriverError: The driver fails, or work started before has failed.
+        """
+        kernel = cuda_kernel(bound, self._card(index))
+        if 0 not in bound.grid:
+            kernel.launch(bound.grid, bound.arguments)
+
+    def record(self, launches: Sequence[Bound], index: int = 0) -> CudaReplay:
+        """Return the launches as one object that replays them without allocating.
+
+        Raises:
+            MissingFactError: There is no such device.
+            ArgumentError: As `launch`.
+            DriverError: The driver fails.
+        """
+        return CudaReplay(launches, self._card(index))
+
+    def synchronize(self, index: int = 0) -> None:
+        """Wait until everything started on a device is done.
+
+        Raises:
+            MissingFactError: There is no such device.
+            DriverError: The driver fails, or work on the device has failed.
+        """
+        self._card(index).wait()
+
+    def _card(self, index: int) -> Card:
+        card = self._cards.get(index)
+        if card is None or self._forked:
+            self._check(index)
+            target = self.target(index)
+            with self._opening:
+                card = self._cards.get(index)
+                if card is None:
+                    card = self._cards[index] = Card(self._driver, index, target)
+        return card
+
+    def _check(self, index: int) -> None:
+        if self._forked:
+            raise UnsupportedError(
+                "cuda: the driver works in the process that first used it. Got its forked child. A child that was "
+                "started anew (multiprocessing's 'spawn'), or forked before the first use, is accepted."
+            )
+        count, why = self._devices()
+        if not 0 <= index < count:
+            raise MissingFactError(f"device cuda:{index}", why or f"There are cuda:0 to cuda:{count - 1}.")
+
+    def _devices(self) -> tuple[int, str]:
+        if self._found is None:
+            try:
+                self._driver.call("initialise", 0)
+                count = self._driver.integer("device_count")
+                self._found = (count, "" if count else "The NVIDIA driver reports no device here.")
+            except (MissingFactError, DriverError) as error:
+                self._found = (0, f"There is none here: {error}")
+        return self._found

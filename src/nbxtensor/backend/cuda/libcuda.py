@@ -1,0 +1,86 @@
+"""CUDA's driver interface: the names of its functions and the numbers that its headers give to attributes."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from nbxtensor.backend.abi import Abi
+
+__all__ = ["CUDA", "DEVICE_ATTRIBUTES", "FUNCTION_ATTRIBUTES", "NON_BLOCKING", "NO_DEVICE"]
+
+CUDA = Abi(
+    name="cuda",
+    library="libcuda.so.1",
+    symbols=MappingProxyType(
+        {
+            "initialise": "cuInit",
+            "error_name": "cuGetErrorName",
+            "error_text": "cuGetErrorString",
+            "driver_version": "cuDriverGetVersion",
+            "device_count": "cuDeviceGetCount",
+            "device": "cuDeviceGet",
+            "device_name": "cuDeviceGetName",
+            "device_memory": "cuDeviceTotalMem_v2",
+            "device_attribute": "cuDeviceGetAttribute",
+            "retain_context": "cuDevicePrimaryCtxRetain",
+            "use_context": "cuCtxSetCurrent",
+            "allocate": "cuMemAlloc_v2",
+            "free": "cuMemFree_v2",
+            "memory_info": "cuMemGetInfo_v2",
+            "copy_in": "cuMemcpyHtoDAsync_v2",
+            "copy_out": "cuMemcpyDtoHAsync_v2",
+            "copy": "cuMemcpyDtoDAsync_v2",
+            "fill": "cuMemsetD8Async",
+            "make_stream": "cuStreamCreate",
+            "wait_stream": "cuStreamSynchronize",
+            "make_event": "cuEventCreate",
+            "elapsed": "cuEventElapsedTime",
+            "destroy_event": "cuEventDestroy_v2",
+            "load_module": "cuModuleLoadData",
+            "unload_module": "cuModuleUnload",
+            "function": "cuModuleGetFunction",
+            "function_attribute": "cuFuncGetAttribute",
+            "set_function_attribute": "cuFuncSetAttribute",
+            "launch": "cuLaunchKernel",
+            "make_graph": "cuGraphCreate",
+            "destroy_graph": "cuGraphDestroy",
+            "add_kernel": "cuGraphAddKernelNode",
+            "add_event": "cuGraphAddEventRecordNode",
+            "instantiate": "cuGraphInstantiateWithFlags",
+            "destroy_instance": "cuGraphExecDestroy",
+            "upload": "cuGraphUpload",
+            "launch_graph": "cuGraphLaunch",
+        }
+    ),
+    out_of_memory=2,
+    driver="NVIDIA",
+)
+"""The functions that the backend calls; every driver from CUDA 11.4 on has them."""
+
+NO_DEVICE = 100
+"""CUDA_ERROR_NO_DEVICE."""
+
+NON_BLOCKING = 1
+"""CU_STREAM_NON_BLOCKING: a stream that does not wait for the legacy default stream."""
+
+DEVICE_ATTRIBUTES = MappingProxyType(
+    {
+        "dispatch.max_threads_per_block": 1,
+        "grid_x": 5,
+        "grid_y": 6,
+        "grid_z": 7,
+        "memory.warp_size": 10,
+        "memory.max_registers_per_block": 12,
+        "compute.units": 16,
+        "memory.l2_nbytes": 38,
+        "capability_major": 75,
+        "capability_minor": 76,
+        "memory.max_shared_memory_per_block": 97,
+    }
+)
+"""CUdevice_attribute by the fact it states; the last is what a program may opt in to."""
+
+FUNCTION_ATTRIBUTES = MappingProxyType(
+    {"max_threads": 0, "static_shared_nbytes": 1, "local_nbytes": 3, "registers": 4, "max_dynamic_shared_nbytes": 8}
+)
+"""CUfunction_attribute by what it states."""

@@ -1,0 +1,147 @@
+"""A compiled kernel on a card: its module, its function, what it takes of the card, its launches."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+
+from nbxtensor.backend.abi import Driver
+from nbxtensor.backend.abi_arguments import Arguments
+from nbxtensor.backend.contract import Bound, Compiled
+from nbxtensor.backend.cuda.card import Card
+from nbxtensor.backend.cuda.libcuda import FUNCTION_ATTRIBUTES
+from nbxtensor.errors import ArgumentError, CompileError, DriverError, UnsupportedError
+
+__all__ = ["CudaKernel", "Resources", "cuda_kernel"]
+
+_WITHOUT_ASKING = 48 << 10  # bytes of dynamic shared memory that a launch has without opting in
+_WARP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a kernel takes of a card, as the driver counts it.
+
+    Attributes:
+        registers: Registers of each thread.
+        local_nbytes: Bytes of local memory of each thread: what was spilled, and arrays that registers cannot hold.
+        shared_nbytes: Bytes of shared memory of each program.
+        threads: Threads of each program.
+    """
+
+    registers: int
+    local_nbytes: int
+    shared_nbytes: int
+    threads: int
+
+
+class CudaKernel:
+    """A kernel ready to launch on one card; its module stays loaded while this object lives.
+
+    Attributes:
+        compiled: What it was loaded from.
+        card: The card.
+        function: Handle of the function.
+        resources: What it takes of the card.
+        arguments: Its argument block.
+    """
+
+    __slots__ = ("__weakref__", "_launch", "arguments", "card", "compiled", "function", "resources")
+
+    def __init__(self, compiled: Compiled, card: Card) -> None:
+        """Load a kernel.
+
+        Raises:
+            UnsupportedError: It was compiled for another architecture, or needs more shared memory or threads than
+                the card has.
+            CompileError: Its code cannot be loaded.
+            DriverError: The driver fails.
+        """
+        self.compiled: Compiled = compiled
+        self.card = card
+        driver, name = card.driver, compiled.name
+        arch, shared = compiled.metadata["arch"], int(compiled.metadata["shared_nbytes"])
+        threads = int(compiled.metadata["warps"]) * _WARP
+        if arch != card.target.arch:
+            raise UnsupportedError(f"{name}: code runs on its own architecture. Got {arch} for {card.target.arch}.")
+        self.arguments = Arguments(compiled, int(compiled.metadata["hidden"]))
+        card.enter()
+        try:
+            module = driver.handle("load_module", compiled.binary)
+        except DriverError as error:
+            raise CompileError(f"{name}: its code is loaded by the driver. {error}") from error
+        weakref.finalize(self, _unload, card, module).atexit = False
+        try:
+            self.function: int = driver.handle("function", module, name.encode())
+        except DriverError as error:
+            raise CompileError(f"{name}: its code has a function of that name. {error}") from error
+        static = self._attribute(driver, "static_shared_nbytes")
+        if shared + static > card.most_shared_nbytes:
+            raise UnsupportedError(
+                f"{name}: a program's shared memory fits the card. It needs {shared + static} bytes, and the driver "
+                f"allows {card.most_shared_nbytes}. Smaller blocks or fewer stages are accepted."
+            )
+        if shared > _WITHOUT_ASKING:
+            code = FUNCTION_ATTRIBUTES["max_dynamic_shared_nbytes"]
+            driver.call("set_function_attribute", self.function, code, shared)
+        most = self._attribute(driver, "max_threads")
+        if threads > most:
+            raise UnsupportedError(
+                f"{name}: a program's threads have registers. It needs {threads} threads, the driver allows {most}. "
+                "Fewer warps are accepted."
+            )
+        self.resources = Resources(
+            registers=self._attribute(driver, "registers"),
+            local_nbytes=self._attribute(driver, "local_nbytes"),
+            shared_nbytes=shared + static,
+            threads=threads,
+        )
+        self._launch = driver.function("launch")
+
+    def launch(self, grid: tuple[int, int, int], arguments: tuple[int | float, ...]) -> None:
+        """Start the kernel on the card's stream; it may still run on return.
+
+        Raises:
+            ArgumentError: Values that the kernel does not take.
+            DriverError: The driver fails.
+        """
+        block, card, taken = self.arguments, self.card, self.resources
+        shared = int(self.compiled.metadata["shared_nbytes"])
+        card.enter()
+        with block.lock:
+            block.fill(arguments)
+            status = self._launch(self.function, *grid, taken.threads, 1, 1, shared, card.stream, block.table, None)
+        if status:
+            raise card.driver.error("launch", status)
+
+    def _attribute(self, driver: Driver, name: str) -> int:
+        return driver.integer("function_attribute", FUNCTION_ATTRIBUTES[name], self.function)
+
+
+def cuda_kernel(bound: Bound, card: Card) -> CudaKernel:
+    """Return the kernel of a launch on ``card``, its grid checked.
+
+    Raises:
+        ArgumentError: The kernel was loaded by another backend or on another card, or an axis of the grid is negative
+            or longer than the card allows.
+    """
+    kernel = bound.kernel
+    name = kernel.compiled.name
+    if not isinstance(kernel, CudaKernel) or kernel.card is not card:
+        found = f"one of cuda:{kernel.card.index}" if isinstance(kernel, CudaKernel) else type(kernel).__name__
+        raise ArgumentError(
+            f"{name}: a launch on cuda:{card.index} runs a kernel loaded there. Got {found}. "
+            "What load() returned for that device is accepted."
+        )
+    if any(not 0 <= count <= most for count, most in zip(bound.grid, card.most_programs, strict=True)):
+        raise ArgumentError(
+            f"{name}: a grid counts programs. Got {bound.grid}. Zero or more along each axis, at most "
+            f"{card.most_programs}."
+        )
+    return kernel
+
+
+def _unload(card: Card, module: int) -> None:
+    # Launches return before they have run: the code stays until they have.
+    card.wait()
+    card.driver.call("unload_module", module)
