@@ -80,9 +80,11 @@ class Program:
             )
         checked = [self._checked(i, value) for i, value in enumerate(inputs)]
         memory = self.device.backend.memory(self.device.index)
-        for tensor, array in zip(self._inputs, checked, strict=True):
-            if tensor.nbytes:
-                memory.copy_in(_address(tensor), array.reshape(-1).view(np.uint8).data)
+        for tensor, value in zip(self._inputs, checked, strict=True):
+            if isinstance(value, Tensor):
+                memory.copy(_address(tensor), _address(value) + value.offset * value.itemsize, value.nbytes)
+            elif tensor.nbytes:
+                memory.copy_in(_address(tensor), value.reshape(-1).view(np.uint8).data)
 
     def run(self) -> None:
         """Run every launch on what the input buffers hold."""
@@ -111,19 +113,31 @@ class Program:
         arena = self._areas["arena"]
         self.device.backend.memory(self.device.index).fill(arena.address, 0xFF, arena.nbytes)
 
-    def _checked(self, index: int, value: Any) -> Array:
+    def _checked(self, index: int, value: Any) -> Array | Tensor:
+        """Return an input as packed host memory, or as it is where it can be copied on the device."""
         spec = self._inputs[index].spec
-        array = value.numpy() if isinstance(value, Tensor) else np.asarray(value)
-        dtype = value.dtype if isinstance(value, Tensor) else asarray(array).dtype
-        if tuple(array.shape) != spec.shape:
+        given = value if isinstance(value, Tensor) else np.asarray(value)
+        dtype = value.dtype if isinstance(value, Tensor) else asarray(given).dtype
+        if tuple(given.shape) != spec.shape:
             raise ShapeError(
-                f"{self.plan.graph.name}: input {index} was planned with shape {spec.shape}. Got {array.shape}."
+                f"{self.plan.graph.name}: input {index} was planned with shape {spec.shape}. Got {given.shape}."
             )
         if dtype != spec.dtype:
             raise DtypeError(
                 f"{self.plan.graph.name}: input {index} was planned as {spec.dtype}. Got {dtype}. astype converts."
             )
-        return np.ascontiguousarray(array)
+        if not isinstance(given, Tensor):
+            return np.ascontiguousarray(given)
+        return given if self._copies_on_device(given) else np.ascontiguousarray(given.numpy())
+
+    def _copies_on_device(self, tensor: Tensor) -> bool:
+        """Return whether a tensor is packed in memory of its own (no view of the arena) out of the host's reach."""
+        own = isinstance(tensor.storage, Storage) and tensor.storage.owner is None and tensor.is_contiguous()
+        return own and tensor.device is self.device and not self._host_reaches
+
+    @property
+    def _host_reaches(self) -> bool:
+        return hasattr(self.device.backend.memory(self.device.index), "view")
 
     def _tensor(self, ref: Ref) -> Tensor:
         location = self.plan.locations[ref.buffer]
@@ -134,7 +148,12 @@ class Program:
         return Tensor(storage, ref.spec, ref.offset, self.device)
 
     def _copied(self, tensor: Tensor) -> Tensor:
-        return from_numpy_array(np.array(tensor.numpy()), tensor.dtype, device=self.device)
+        if self._host_reaches:
+            return from_numpy_array(np.array(tensor.numpy()), tensor.dtype, device=self.device)
+        source = _storage(tensor)
+        kept = self.device.allocator.allocate(source.nbytes)
+        self.device.backend.memory(self.device.index).copy(kept.address, source.address, source.nbytes)
+        return Tensor(kept, tensor.spec, tensor.offset, self.device)
 
 
 def _spec(buffer: GraphBuffer) -> Spec:
@@ -144,10 +163,14 @@ def _spec(buffer: GraphBuffer) -> Spec:
 
 
 def _address(tensor: Tensor) -> int:
+    return _storage(tensor).address
+
+
+def _storage(tensor: Tensor) -> Storage:
     storage = tensor.storage
     if not isinstance(storage, Storage):
         raise PlanError("a program's tensors have memory.")
-    return storage.address
+    return storage
 
 
 def _example(index: int, spec: Spec) -> Tensor:
@@ -272,7 +295,7 @@ def interpret(graph: Graph, inputs: Mapping[str, Tensor], device: Device) -> tup
     """
     storages: dict[int, Storage] = {}
     for index, buffer in enumerate(graph.buffers):
-        given = inputs[buffer.name].contiguous() if buffer.kind == "input" else None
+        given = inputs[buffer.name].to(device).contiguous() if buffer.kind == "input" else None
         if buffer.value is not None:
             given = from_numpy_array(buffer.value, _spec(buffer).dtype, device=device)
         if given is not None:
