@@ -35,7 +35,8 @@ class _Graph:
     def __init__(self, card: Card) -> None:
         self._card = card
         self._owned: list[tuple[str, int]] = []  # what destroys each handle, in the order they were made
-        weakref.finalize(self, _destroy, card, self._owned).atexit = False
+        self._kernels: list[CudaKernel] = []  # loaded until the nodes that run them are gone
+        weakref.finalize(self, _destroy, card, self._owned, self._kernels).atexit = False
         card.enter()
         self._graph = self._own("destroy_graph", card.driver.handle("make_graph", 0))
         self._last = ctypes.c_void_p()
@@ -43,6 +44,7 @@ class _Graph:
 
     def add_kernel(self, kernel: CudaKernel, bound: Bound) -> None:
         """Append a launch; the driver copies its arguments."""
+        self._kernels.append(kernel)
         block, taken = kernel.arguments, kernel.resources
         shared = int(kernel.compiled.metadata["shared_nbytes"])
         node = _KernelNode(kernel.function, bound.grid, (taken.threads, 1, 1), shared, block.table, None, None, None)
@@ -140,7 +142,8 @@ class CudaReplay:
         return graph
 
 
-def _destroy(card: Card, owned: list[tuple[str, int]]) -> None:
+def _destroy(card: Card, owned: list[tuple[str, int]], kernels: list[CudaKernel]) -> None:
     card.wait()
     for operation, handle in reversed(owned):
         card.driver.call(operation, handle)
+    kernels.clear()

@@ -1,0 +1,393 @@
+"""A driver in Python: memory in host pages, streams that run when they are waited for, every argument checked.
+
+Its functions are C callbacks of the types in CUDA's headers, written down here anew, so that what the backend passes
+goes through the same marshalling as for the real library. What the headers forbid is noted in ``misuse`` and answered
+by an error status.
+"""
+
+import ctypes as C
+import itertools
+import struct
+import threading
+import types
+
+OK, INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, NO_DEVICE = 0, 1, 2, 3, 100
+INVALID_IMAGE, INVALID_CONTEXT, INVALID_HANDLE, NOT_FOUND, ILLEGAL_ADDRESS = 200, 201, 400, 500, 700
+ERRORS = {
+    INVALID_VALUE: ("CUDA_ERROR_INVALID_VALUE", "invalid argument"),
+    OUT_OF_MEMORY: ("CUDA_ERROR_OUT_OF_MEMORY", "out of memory"),
+    NOT_INITIALIZED: ("CUDA_ERROR_NOT_INITIALIZED", "initialization error"),
+    NO_DEVICE: ("CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"),
+    INVALID_IMAGE: ("CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"),
+    INVALID_CONTEXT: ("CUDA_ERROR_INVALID_CONTEXT", "invalid device context"),
+    INVALID_HANDLE: ("CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"),
+    NOT_FOUND: ("CUDA_ERROR_NOT_FOUND", "named symbol not found"),
+    ILLEGAL_ADDRESS: ("CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"),
+}
+TEXTS = {code: tuple(C.create_string_buffer(t.encode()) for t in texts) for code, texts in ERRORS.items()}
+
+u, i, z, p, d = C.c_uint, C.c_int, C.c_size_t, C.c_void_p, C.c_ulonglong
+PROTOTYPES = {
+    "cuInit": (u,),
+    "cuGetErrorName": (i, p),
+    "cuGetErrorString": (i, p),
+    "cuDriverGetVersion": (p,),
+    "cuDeviceGetCount": (p,),
+    "cuDeviceGet": (p, i),
+    "cuDeviceGetName": (p, i, i),
+    "cuDeviceTotalMem_v2": (p, i),
+    "cuDeviceGetAttribute": (p, i, i),
+    "cuDevicePrimaryCtxRetain": (p, i),
+    "cuCtxSetCurrent": (p,),
+    "cuMemAlloc_v2": (p, z),
+    "cuMemFree_v2": (d,),
+    "cuMemGetInfo_v2": (p, p),
+    "cuMemcpyHtoDAsync_v2": (d, p, z, p),
+    "cuMemcpyDtoHAsync_v2": (p, d, z, p),
+    "cuMemcpyDtoDAsync_v2": (d, d, z, p),
+    "cuMemsetD8Async": (d, C.c_ubyte, z, p),
+    "cuStreamCreate": (p, u),
+    "cuStreamSynchronize": (p,),
+    "cuEventCreate": (p, u),
+    "cuEventElapsedTime": (p, p, p),
+    "cuEventDestroy_v2": (p,),
+    "cuModuleLoadData": (p, p),
+    "cuModuleUnload": (p,),
+    "cuModuleGetFunction": (p, p, C.c_char_p),
+    "cuFuncGetAttribute": (p, i, p),
+    "cuFuncSetAttribute": (p, i, i),
+    "cuLaunchKernel": (p, u, u, u, u, u, u, u, p, p, p),
+    "cuGraphCreate": (p, u),
+    "cuGraphDestroy": (p,),
+    "cuGraphAddKernelNode": (p, p, p, z, p),
+    "cuGraphAddEventRecordNode": (p, p, p, z, p),
+    "cuGraphInstantiateWithFlags": (p, p, d),
+    "cuGraphExecDestroy": (p,),
+    "cuGraphUpload": (p, p),
+    "cuGraphLaunch": (p, p),
+}
+NODE = struct.Struct("@P7I4xPP")  # CUDA_KERNEL_NODE_PARAMS of CUDA 9 to 11
+H200 = {1: 1024, 5: 2**31 - 1, 6: 65535, 7: 65535, 10: 32, 12: 65536, 16: 132, 38: 62914560, 75: 9, 76: 0, 97: 232448}
+
+
+class Misuse(Exception):
+    def __init__(self, status, text):
+        super().__init__(text)
+        self.status = status
+
+
+class Handle:
+    """What a handle stands for, with fields as its kind needs."""
+
+    def __init__(self, kind, device, **fields):
+        self.kind, self.device, self.alive = kind, device, True
+        self.__dict__.update(fields)
+
+
+class FakeLibrary:
+    """The library.
+
+    Attributes:
+        exports: The driver's functions.
+        kernels: By name: (format of each argument as `struct` spells it, function of grid and values, attributes).
+        misuse: What was done that the headers forbid.
+        launched: (name, grid, block, shared memory, values) of every kernel that ran.
+    """
+
+    def __init__(self, *, devices=1, name="NVIDIA H200", attributes=H200, total=1 << 30, absent=()):
+        self.devices, self.name, self.attributes, self.total, self.absent = devices, name, attributes, total, absent
+        self.kernels, self.misuse, self.launched, self.failing = {}, [], [], {}
+        self.initialised = False
+        self.handles = {}
+        self.numbers = itertools.count(0x5500_0000_0000, 16)
+        self.blocks = [{} for _ in range(devices)]  # address -> bytearray
+        self.next_address = 0x7F00_0000_0000
+        self.thread = threading.local()
+        self.clock = 0.0
+        self.contexts = {}
+        self.exports = types.SimpleNamespace(
+            **{symbol: self._callback(symbol) for symbol in PROTOTYPES if symbol not in absent}
+        )
+
+    def _callback(self, symbol):
+        body = getattr(type(self), symbol)
+
+        def call(*arguments):
+            try:
+                if not self.initialised and symbol not in ("cuInit", "cuGetErrorName", "cuGetErrorString"):
+                    raise Misuse(NOT_INITIALIZED, "before cuInit")
+                if symbol in self.failing:
+                    return self.failing[symbol]
+                return body(self, *arguments) or OK
+            except Misuse as error:
+                if str(error):
+                    self.misuse.append(f"{symbol}: {error}")
+                return error.status
+
+        return C.CFUNCTYPE(i, *PROTOTYPES[symbol])(call)
+
+    # ---- what checks share
+
+    def live(self, kind):
+        return [h for h in self.handles.values() if h.kind == kind and h.alive]
+
+    def make(self, out, kind, **fields):
+        number = next(self.numbers)
+        self.handles[number] = Handle(kind, self.current(), **fields)
+        self.write(out, "P", number)
+        return self.handles[number]
+
+    def get(self, number, kind):
+        handle = self.handles.get(number)
+        if handle is None or handle.kind != kind or not handle.alive:
+            raise Misuse(INVALID_HANDLE, f"{number} is no live {kind}")
+        if handle.device != self.current():
+            raise Misuse(INVALID_CONTEXT, f"a {kind} of device {handle.device} while {self.current()} is current")
+        return handle
+
+    def current(self):
+        device = getattr(self.thread, "device", None)
+        if device is None:
+            raise Misuse(INVALID_CONTEXT, "no current context in this thread")
+        return device
+
+    def device(self, number):
+        if not 0 <= number < self.devices:
+            raise Misuse(101, f"no device {number}")
+        return number
+
+    def write(self, out, form, value):
+        if not out:
+            raise Misuse(INVALID_VALUE, "nowhere to write")
+        C.memmove(out, struct.pack("@" + form, value), struct.calcsize("@" + form))
+
+    def span(self, address, nbytes, device=None):
+        """The bytes of a range, which lies in one block."""
+        for start, block in self.blocks[self.current() if device is None else device].items():
+            if start <= address and address + nbytes <= start + len(block):
+                return memoryview(block)[address - start : address - start + nbytes]
+        raise Misuse(INVALID_VALUE, f"{nbytes} bytes at {address:#x} are in no block")
+
+    def enqueue(self, stream, work):
+        found = self.get(stream, "stream")
+        if found.flags != 1:
+            raise Misuse(INVALID_VALUE, "a stream that waits for the legacy one")
+        found.queue.append(work)
+
+    # ---- the functions
+
+    def cuInit(self, flags):
+        if flags:
+            raise Misuse(INVALID_VALUE, "flags are 0")
+        if not self.devices:
+            raise Misuse(NO_DEVICE, "")
+        self.initialised = True
+
+    def cuGetErrorName(self, status, out, which=0):
+        if status not in TEXTS:
+            return INVALID_VALUE
+        self.write(out, "P", C.addressof(TEXTS[status][which]))
+        return OK
+
+    def cuGetErrorString(self, status, out):
+        return self.cuGetErrorName(status, out, 1)
+
+    def cuDriverGetVersion(self, out):
+        self.write(out, "i", 13000)
+
+    def cuDeviceGetCount(self, out):
+        self.write(out, "i", self.devices)
+
+    def cuDeviceGet(self, out, index):
+        self.write(out, "i", self.device(index))
+
+    def cuDeviceGetName(self, out, length, device):
+        self.device(device)
+        text = self.name.encode()[: length - 1] + b"\0"
+        C.memmove(out, text, len(text))
+
+    def cuDeviceTotalMem_v2(self, out, device):
+        self.device(device)
+        self.write(out, "N", self.total)
+
+    def cuDeviceGetAttribute(self, out, attribute, device):
+        self.device(device)
+        self.write(out, "i", self.attributes[attribute])
+
+    def cuDevicePrimaryCtxRetain(self, out, device):
+        number = self.contexts.setdefault(self.device(device), 0xC000 + device)
+        self.write(out, "P", number)
+
+    def cuCtxSetCurrent(self, context):
+        if context not in self.contexts.values():
+            raise Misuse(INVALID_CONTEXT, f"{context} is no context")
+        self.thread.device = context - 0xC000
+
+    def cuMemAlloc_v2(self, out, nbytes):
+        blocks = self.blocks[self.current()]
+        if not nbytes:
+            raise Misuse(INVALID_VALUE, "a block of 0 bytes")
+        if nbytes > self.total - sum(map(len, blocks.values())):
+            raise Misuse(OUT_OF_MEMORY, "")
+        address = self.next_address
+        self.next_address += -(-nbytes // 512) * 512 + 512
+        blocks[address] = bytearray(b"\xcd" * nbytes)
+        self.write(out, "Q", address)
+
+    def cuMemFree_v2(self, address):
+        if address not in self.blocks[self.current()]:
+            raise Misuse(INVALID_VALUE, f"{address:#x} is no block")
+        if any(stream.queue for stream in self.live("stream") if stream.device == self.current()):
+            self.misuse.append("cuMemFree_v2: while work is under way that may use it")
+        del self.blocks[self.current()][address]
+
+    def cuMemGetInfo_v2(self, free, total):
+        self.write(free, "N", self.total - sum(map(len, self.blocks[self.current()].values())))
+        self.write(total, "N", self.total)
+
+    def cuMemcpyHtoDAsync_v2(self, target, source, nbytes, stream):
+        place = self.span(target, nbytes)
+        self.enqueue(stream, lambda: C.memmove(C.addressof(C.c_char.from_buffer(place)), source, nbytes))
+
+    def cuMemcpyDtoHAsync_v2(self, target, source, nbytes, stream):
+        place = self.span(source, nbytes)
+        self.enqueue(stream, lambda: C.memmove(target, C.addressof(C.c_char.from_buffer(place)), nbytes))
+
+    def cuMemcpyDtoDAsync_v2(self, target, source, nbytes, stream):
+        to, of = self.span(target, nbytes), self.span(source, nbytes)
+        self.enqueue(stream, lambda: to.__setitem__(slice(None), bytes(of)))
+
+    def cuMemsetD8Async(self, target, value, nbytes, stream):
+        place = self.span(target, nbytes)
+        self.enqueue(stream, lambda: place.__setitem__(slice(None), bytes([value]) * nbytes))
+
+    def cuStreamCreate(self, out, flags):
+        self.make(out, "stream", flags=flags, queue=[])
+
+    def cuStreamSynchronize(self, stream):
+        queue = self.get(stream, "stream").queue
+        while queue:
+            queue.pop(0)()
+
+    def cuEventCreate(self, out, flags):
+        self.make(out, "event", flags=flags, time=None)
+
+    def cuEventElapsedTime(self, out, start, end):
+        first, last = self.get(start, "event"), self.get(end, "event")
+        if first.time is None or last.time is None:
+            raise Misuse(INVALID_HANDLE, "an event that was not recorded")
+        self.write(out, "f", last.time - first.time)
+
+    def cuEventDestroy_v2(self, event):
+        self.get(event, "event").alive = False
+
+    def cuModuleLoadData(self, out, image):
+        if C.string_at(image, 5) != b"fake:":
+            raise Misuse(INVALID_IMAGE, "")
+        self.make(out, "module", name=C.string_at(image).decode().removeprefix("fake:"), pending=0)
+
+    def cuModuleUnload(self, module):
+        found = self.get(module, "module")
+        if found.pending or any(found in graph.modules for graph in self.live("instance")):
+            self.misuse.append(f"cuModuleUnload: {found.name} is in use")
+        found.alive = False
+
+    def cuModuleGetFunction(self, out, module, name):
+        found = self.get(module, "module")
+        if name.decode() != found.name:
+            raise Misuse(NOT_FOUND, "")
+        self.make(out, "function", module=found, name=found.name, dynamic=48 << 10)
+
+    def _attributes(self, function):
+        return {0: 1024, 1: 0, 3: 0, 4: 32} | self.kernels[function.name][2]
+
+    def cuFuncGetAttribute(self, out, attribute, function):
+        self.write(out, "i", self._attributes(self.get(function, "function"))[attribute])
+
+    def cuFuncSetAttribute(self, function, attribute, value):
+        found = self.get(function, "function")
+        if attribute != 8 or value + self._attributes(found)[1] > self.attributes[97]:
+            raise Misuse(INVALID_VALUE, f"attribute {attribute} as {value}")
+        found.dynamic = value
+
+    def _kernel(self, function, grid, block, shared, table, extra):
+        found = self.get(function, "function")
+        if not found.module.alive:
+            raise Misuse(INVALID_HANDLE, f"{found.name} of a module that is gone")
+        limits = [self.attributes[code] for code in (5, 6, 7)]
+        if extra or not all(0 < n <= most for n, most in zip(grid, limits, strict=True)):
+            raise Misuse(INVALID_VALUE, f"grid {grid}")
+        if not 0 < block[0] * block[1] * block[2] <= self._attributes(found)[0] or shared > found.dynamic:
+            raise Misuse(INVALID_VALUE, f"block {block} with {shared} bytes of shared memory")
+        forms, body, _ = self.kernels[found.name]
+        pointers = C.cast(table, C.POINTER(p))
+        values = []
+        for number, form in enumerate(forms):
+            if pointers[number] % struct.calcsize("@" + form):
+                raise Misuse(INVALID_VALUE, f"argument {number} is not aligned")
+            values += struct.unpack("@" + form, C.string_at(pointers[number], struct.calcsize("@" + form)))
+        found.module.pending += 1
+        found.module.pending -= 1
+
+        def run():
+            if not found.module.alive:
+                self.misuse.append(f"{found.name} runs after its module went")
+            self.launched.append((found.name, grid, block, shared, tuple(values)))
+            self.clock += 0.25
+            body(grid, *values)
+
+        return found, run
+
+    def cuLaunchKernel(self, function, gx, gy, gz, bx, by, bz, shared, stream, table, extra):
+        found, run = self._kernel(function, (gx, gy, gz), (bx, by, bz), shared, table, extra)
+        found.module.pending += 1
+
+        def done():
+            run()
+            found.module.pending -= 1
+
+        self.enqueue(stream, done)
+
+    def cuGraphCreate(self, out, flags):
+        if flags:
+            raise Misuse(INVALID_VALUE, "flags are 0")
+        self.make(out, "graph", nodes=[], modules=[])
+
+    def cuGraphDestroy(self, graph):
+        self.get(graph, "graph").alive = False
+
+    def _append(self, out, graph, before, count, work):
+        found = self.get(graph, "graph")
+        wanted = [found.nodes[-1][0]] if found.nodes else []
+        given = [C.cast(before, C.POINTER(p))[n] for n in range(count)]
+        if given != wanted:
+            raise Misuse(INVALID_VALUE, f"node {len(found.nodes)} waits for {given}, not for the one before it")
+        self.make(out, "node")
+        found.nodes.append((next(reversed(self.handles)), work))
+
+    def cuGraphAddKernelNode(self, out, graph, before, count, parameters):
+        function, *rest = NODE.unpack(C.string_at(parameters, NODE.size))
+        gx, gy, gz, bx, by, bz, shared, table, extra = rest
+        found, run = self._kernel(function, (gx, gy, gz), (bx, by, bz), shared, table, extra)
+        self._append(out, graph, before, count, run)
+        self.get(graph, "graph").modules.append(found.module)
+
+    def cuGraphAddEventRecordNode(self, out, graph, before, count, event):
+        found = self.get(event, "event")
+        self._append(out, graph, before, count, lambda: setattr(found, "time", self.clock))
+
+    def cuGraphInstantiateWithFlags(self, out, graph, flags):
+        found = self.get(graph, "graph")
+        if flags:
+            raise Misuse(INVALID_VALUE, f"flags {flags}")
+        self.make(out, "instance", nodes=list(found.nodes), modules=list(found.modules))
+
+    def cuGraphExecDestroy(self, instance):
+        self.get(instance, "instance").alive = False
+
+    def cuGraphUpload(self, instance, stream):
+        self.get(instance, "instance"), self.get(stream, "stream")
+
+    def cuGraphLaunch(self, instance, stream):
+        for _, work in self.get(instance, "instance").nodes:
+            self.enqueue(stream, work)

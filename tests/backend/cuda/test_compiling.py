@@ -1,0 +1,98 @@
+import pytest
+from tests.backend.cuda.conftest import on
+from tests.backend.cuda.fake_libcuda import FakeLibrary
+
+from nbxtensor.backend.contract import KernelRequest
+from nbxtensor.backend.cuda.compiling import capability
+from nbxtensor.errors import ArgumentError, CompileError
+from nbxtensor.op import Target
+from nbxtensor.settings import set_cache_directory
+
+pytest.importorskip("triton")
+
+TEXT = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def affine(out, x, n, scale, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, mask=i < n) * scale + 1.0, mask=i < n)
+"""
+SIGNATURE = {"out": "*fp32@16", "x": "*fp32@16", "n": "i32", "scale": "fp32"}
+SM90 = Target("cuda", "sm_90")
+
+
+def request(**changes):
+    fields = {"module": "", "name": "affine", "text": TEXT, "signature": SIGNATURE, "constants": {"BLOCK": 1024}}
+    return KernelRequest(**(fields | changes))
+
+
+@pytest.fixture
+def compiler(tmp_path):
+    """A backend without a device, with a cache of its own."""
+    set_cache_directory(tmp_path)
+    yield on(FakeLibrary(devices=0))
+    set_cache_directory(None)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_kernels_compile_without_a_device(compiler, arch):
+    made = compiler.compile(request(), Target("cuda", arch))
+    assert made.name == "affine"
+    assert made.binary.startswith(b"\x7fELF")
+    assert made.parameters == tuple(SIGNATURE.items())
+    assert made.metadata == {"arch": arch, "warps": 4, "shared_nbytes": 0, "hidden": 2}
+
+
+def test_a_kernel_is_compiled_once_and_kept_on_disk(compiler, monkeypatch):
+    first = compiler.compile(request(), SM90)
+    assert compiler.compile(request(), SM90) is first
+    monkeypatch.setattr("nbxtensor.backend.cuda.device.compile_kernel", None)
+    assert on(FakeLibrary(devices=0)).compile(request(), SM90) == first
+
+
+def test_warps_and_stages_make_another_kernel(compiler):
+    assert compiler.compile(request(warps=8), SM90).metadata["warps"] == 8
+    assert compiler.compile(request(warps=4), SM90).metadata["warps"] == 4
+
+
+def test_multiply_and_add_are_not_contracted(compiler):
+    """In float32, (1 + e) * (1 + e) - 1 shows which: the code has no fused instruction."""
+    from triton.compiler import compiler as triton_compiler
+
+    texts = []
+    original = triton_compiler.CompiledKernel
+
+    class Seen(original):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            texts.append(self.asm["ptx"])
+
+    triton_compiler.CompiledKernel = Seen
+    try:
+        compiler.compile(request(), SM90)
+    finally:
+        triton_compiler.CompiledKernel = original
+    assert "mul" in texts[0]
+    assert "fma" not in texts[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"text": TEXT.replace("i < n)", "i < undefined)", 1)}, CompileError, "(?s)affine: Triton refuses .*undefined"),
+        ({"name": "missing"}, CompileError, "missing"),
+        ({"constants": {}}, ArgumentError, r"affine: types and constants name every parameter"),
+    ],
+)
+def test_what_cannot_be_compiled_is_named(compiler, changes, error, message):
+    with pytest.raises(error, match=message):
+        compiler.compile(request(**changes), SM90)
+
+
+@pytest.mark.parametrize("arch", ["sm_", "90", "sm_90 ", "gfx942"])
+def test_architectures_are_spelled_one_way(arch):
+    with pytest.raises(ArgumentError, match="an architecture is sm_ and a number"):
+        capability(arch)
