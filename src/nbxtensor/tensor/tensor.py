@@ -195,10 +195,11 @@ class Tensor(Operators):
         memory = self.device.backend.memory(self.device.index)
         if hasattr(memory, "view"):
             return np.asarray(_HostView(self, carrier))
-        host = np.empty(storage.nbytes // carrier.itemsize, carrier)
-        memory.copy_out(host.view(np.uint8).data, storage.address)
+        low = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True) if s < 0)
+        host = np.empty(shapes.extent_span(self.shape, self.strides), carrier)
+        memory.copy_out(host.view(np.uint8).data, storage.address + (self._offset + low) * carrier.itemsize)
         strides = tuple(s * carrier.itemsize for s in self.strides)
-        return np.lib.stride_tricks.as_strided(host[self._offset :], self.shape, strides)
+        return np.lib.stride_tricks.as_strided(host[-low:], self.shape, strides)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:  # noqa: FBT001 - numpy's protocol
         """Return the elements for `numpy.asarray`."""
