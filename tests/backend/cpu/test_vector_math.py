@@ -145,7 +145,7 @@ def test_float32_is_within_its_bound(name, record_property):
     record_property("worst", f"{name}: {error[worst]:.3f} ulp at {x[worst]!r}")
     bound = vector_math.FLOAT32_ULPS[name]
     assert error[worst] <= bound, (x[worst], result[worst], exact[worst])
-    assert error[worst] > bound - 0.3, "the documented bound is far above what is measured"
+    assert error[worst] > 0.75 * bound, "the documented bound is far above what is measured"
     number = ~np.isnan(exact)
     assert np.array_equal(np.signbit(result[number]), np.signbit(exact[number]))
 
