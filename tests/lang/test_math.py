@@ -203,3 +203,26 @@ def test_compiles_without_a_device(target, dtype):
     source = ASTSource(everything, {"x": f"*{dtype}", "y": f"*{dtype}", "B": "constexpr"}, {(2,): 128})
     made = triton.compile(source, target=GPUTarget(*target), options={"enable_fp_fusion": False})
     assert made.asm["cubin" if target[0] == "cuda" else "hsaco"]
+
+
+@triton.jit
+def rounded_once(x, y, B: tl.constexpr):
+    i = tl.arange(0, B)
+    u = tl.load(x + i)
+    v = tl.load(x + i + B)
+    total = lm.acos(u) + lm.acosh(u) + lm.asin(u) + lm.asinh(u) + lm.atan(u) + lm.atanh(u) + lm.atan2(u, v)
+    total += lm.cosh(u) + lm.expm1(u) + lm.log10(u) + lm.log1p(u) + lm.sinh(u) + lm.tanh(u) + lm.pow(u, v)
+    tl.store(y + i, total)
+
+
+def test_float32_is_made_of_operations_rounded_once():
+    """No approximate instruction and no flushed subnormal, so that a GPU gives the CPU's bits."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    source = ASTSource(rounded_once, {"x": "*fp32", "y": "*fp32", "B": "constexpr"}, {(2,): 128})
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": False})
+    instructions = {line.split()[0] for line in made.asm["ptx"].splitlines() if ".f32" in line}
+    assert {"fma.rn.f32", "div.rn.f32", "sqrt.rn.f32"} <= instructions
+    instructions.discard("cvt.rmi.ftz.f32.f32")  # floor, of exponents in pow: a subnormal one is no integer either way
+    assert not [name for name in instructions if any(w in name for w in (".approx", ".full", ".ftz"))]
