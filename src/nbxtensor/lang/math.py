@@ -1,8 +1,9 @@
 """Elementary functions that Triton lacks, for kernels: of float blocks, from Triton's core operations alone.
 
 The half formats compute in float32 and float64 in itself. Everything but sigmoid, silu, gelu_erf and gelu_tanh is made
-of operations that IEEE 754 rounds once, so that all devices give the same bits where multiplications and additions are
-not fused behind its back (erfc, and the logarithms in float64, also take Triton's own erf and log). Zeros keep their signs; infinities, NaN and subnormals are as in C99 Annex F.
+of operations that IEEE 754 rounds once, so that all devices give the same bits where the compiler fuses nothing by
+itself (erfc, and the logarithms in float64, also take Triton's own erf and log). Zeros keep their signs; infinities,
+NaN and subnormals are as in C99 Annex F.
 
 Errors stay below 2 units in the last place in float32 but for acosh (2.2) and erfc (4.1), and below 3 in float64 but
 for erfc (5); tests/lang/test_math.py holds them to it.
