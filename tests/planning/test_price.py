@@ -40,6 +40,7 @@ FACTS = {
         (Cost(10, 600, 400), 12.0, "memory"),
         (Cost(1000, 600, 400), 102.0, "vector"),
         (Cost(1000_000, 600, 400, "float16"), 1002.0, "matrix"),
+        (Cost(1000, 600, 400, "float32"), 102.0, "vector"),  # the matrix unit does not take float32
         (Cost(10, 50, 50), 3.0, "launch"),
         (Cost(0, 0, 0), 2.0, "launch"),
     ],

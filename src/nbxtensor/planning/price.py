@@ -108,10 +108,10 @@ def price_graph(graph: Graph, steps: Sequence[PlanStep], target: Target) -> Pric
 
     - Traffic at ``memory.copy_bandwidth`` (bytes read plus bytes written, per second). What provably stays in cache
       (`cached_shares`) is at ``memory.l2_bandwidth``, where the target states that and ``memory.l2_nbytes``.
-    - Arithmetic at ``rates.matrix.<dtype>`` of the dtype the kernel declares for the matrix unit; else at
-      ``rates.vector.<dtype>`` of the widest float the node computes in, floats of 16 bits or fewer computing as
-      float32 (flop/s of the whole device). Integers at the rate of their dtype where the target states one, and else
-      at that of float32, whose lanes do them.
+    - Arithmetic at ``rates.matrix.<dtype>`` of the dtype the kernel declares for the matrix unit, where the device's
+      takes it; else at ``rates.vector.<dtype>`` of the widest float the node computes in, floats of 16 bits or fewer
+      computing as float32 (flop/s of the whole device). Integers at the rate of their dtype where the target states
+      one, and else at that of float32, whose lanes do them.
     - Each launch at ``launch.seconds``.
 
     Those are measured. Where a target has none, what its device file states stands in: ``memory.bandwidth``,
@@ -168,10 +168,13 @@ def _node(node: Node, step: PlanStep, share: CachedShare, known: _Facts) -> Pric
     cached = int(cost.read * share.read) + int(cost.written * share.written)
     memory = _time(cost.read + cost.written - cached, known, "memory.copy_bandwidth")
     memory += _time(cached, known, "memory.l2_bandwidth")
-    unit: Cause = "vector" if cost.matrix is None else "matrix"
+    matrix = cost.matrix
+    if matrix and not known.has(f"rates.matrix.{matrix}") and known.has(f"rates.vector.{matrix}"):
+        matrix = None  # the device's matrix unit does not take the dtype: its vector units do the work
+    unit: Cause = "vector" if matrix is None else "matrix"
     arithmetic = 0.0
     if cost.flops:
-        dtype = _vector_dtype(node, known) if cost.matrix is None else cost.matrix
+        dtype = matrix or _vector_dtype(node, known)
         arithmetic = _time(cost.flops, known, f"rates.{unit}.{dtype}")
     launch = len(step.launches) * known("launch.seconds") if step.launches else 0.0
     busy = max(memory, arithmetic)
