@@ -26,7 +26,8 @@ from nbxtensor.backend import registry
 
 ROOT = Path(__file__).parent.parent
 TESTS = ("tests/backend/cuda", "tests/nbxtensor_backend_conformance")
-MINILM = {"num_attention_heads": 12, "layer_norm_eps": 1e-12, "num_hidden_layers": 6}
+LAYERS = 6
+MINILM = {"num_attention_heads": 12, "layer_norm_eps": 1e-12, "num_hidden_layers": LAYERS}
 HIDDEN, WIDE, WORDS, PLACES = 384, 1536, 30522, 512
 
 
@@ -80,7 +81,20 @@ def median(call: Callable[[], Any], *, runs: int = 21) -> float:
 def tests(lines: Lines, workers: int, log: Path) -> int:
     """Run the tests that need a GPU; return pytest's status."""
     began = time.perf_counter()
-    command = [sys.executable, "-m", "pytest", "-q", "-n", str(workers), "-p", "no:cacheprovider", "--tb=short", *TESTS]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        str(workers),
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:benchmark",
+        "--tb=short",
+        *TESTS,
+    ]
     with log.open("w", encoding="utf-8") as file:
         status = subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
     words = log.read_text(encoding="utf-8").strip().splitlines()
@@ -103,7 +117,7 @@ def minilm_weights() -> dict[str, np.ndarray]:
         "embeddings.LayerNorm.weight": (HIDDEN,),
         "embeddings.LayerNorm.bias": (HIDDEN,),
     }
-    for layer in range(MINILM["num_hidden_layers"]):
+    for layer in range(LAYERS):
         at = f"encoder.layer.{layer}"
         linears = {f"attention.self.{part}": (HIDDEN, HIDDEN) for part in ("query", "key", "value")}
         linears |= {"attention.output.dense": (HIDDEN, HIDDEN), "intermediate.dense": (WIDE, HIDDEN)}

@@ -47,7 +47,7 @@ SIGNATURES: Mapping[str, tuple[type[Any], ...]] = MappingProxyType(
         "function": (_POINTER, _POINTER, ctypes.c_char_p),
         "function_attribute": (_POINTER, _INT, _POINTER),
         "set_function_attribute": (_POINTER, _INT, _INT),
-        "launch": (_POINTER, *(_UINT,) * 7, _POINTER, _POINTER, _POINTER),
+        "launch": (_POINTER, _POINTER, _POINTER, _POINTER),
         "make_graph": (_POINTER, _UINT),
         "destroy_graph": (_POINTER,),
         "add_kernel": (_POINTER, _POINTER, _POINTER, _SIZE, _POINTER),

@@ -56,7 +56,7 @@ PROTOTYPES = {
     "cuModuleGetFunction": (p, p, C.c_char_p),
     "cuFuncGetAttribute": (p, i, p),
     "cuFuncSetAttribute": (p, i, i),
-    "cuLaunchKernel": (p, u, u, u, u, u, u, u, p, p, p),
+    "cuLaunchKernelEx": (p, p, p, p),
     "cuGraphCreate": (p, u),
     "cuGraphDestroy": (p,),
     "cuGraphAddKernelNode": (p, p, p, z, p),
@@ -66,6 +66,7 @@ PROTOTYPES = {
     "cuGraphUpload": (p, p),
     "cuGraphLaunch": (p, p),
 }
+CONFIG = struct.Struct("@7I4xPPI")  # CUlaunchConfig
 NODE = struct.Struct("@P7I4xPP")  # CUDA_KERNEL_NODE_PARAMS of CUDA 9 to 11
 H200 = {1: 1024, 5: 2**31 - 1, 6: 65535, 7: 65535, 10: 32, 12: 65536, 16: 132, 38: 62914560, 75: 9, 76: 0, 97: 232448}
 
@@ -338,7 +339,10 @@ class FakeLibrary:
 
         return found, run
 
-    def cuLaunchKernel(self, function, gx, gy, gz, bx, by, bz, shared, stream, table, extra):
+    def cuLaunchKernelEx(self, config, function, table, extra):
+        gx, gy, gz, bx, by, bz, shared, stream, attributes, count = CONFIG.unpack(C.string_at(config, CONFIG.size))
+        if attributes or count:
+            raise Misuse(INVALID_VALUE, "attributes of a launch")
         found, run = self._kernel(function, (gx, gy, gz), (bx, by, bz), shared, table, extra)
         found.module.pending += 1
 

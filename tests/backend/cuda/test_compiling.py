@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from tests.backend.cuda.conftest import on
 from tests.backend.cuda.fake_libcuda import FakeLibrary
@@ -58,8 +60,8 @@ def test_warps_and_stages_make_another_kernel(compiler):
     assert compiler.compile(request(warps=4), SM90).metadata["warps"] == 4
 
 
-def test_multiply_and_add_are_not_contracted(compiler):
-    """In float32, (1 + e) * (1 + e) - 1 shows which: the code has no fused instruction."""
+def test_steps_are_rounded_as_they_stand(compiler):
+    """Nor are small numbers flushed to zero: the code has no such instruction."""
     from triton.compiler import compiler as triton_compiler
 
     texts = []
@@ -72,11 +74,12 @@ def test_multiply_and_add_are_not_contracted(compiler):
 
     triton_compiler.CompiledKernel = Seen
     try:
-        compiler.compile(request(), SM90)
+        compiler.compile(request(text=TEXT.replace("* scale", "* tl.floor(tl.rsqrt(scale))")), SM90)
     finally:
         triton_compiler.CompiledKernel = original
     assert "mul" in texts[0]
-    assert "fma" not in texts[0]
+    assert not {"fma", "ftz"} & set(re.findall(r"[a-z]+", texts[0]))
+    assert {"rsqrt", "rmi"} <= set(re.findall(r"[a-z]+", texts[0]))
 
 
 @pytest.mark.parametrize(

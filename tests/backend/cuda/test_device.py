@@ -219,11 +219,11 @@ def test_what_fails_while_it_is_recorded_leaves_nothing(cuda, library, floats):
 
 def test_a_failure_of_the_device_has_the_driver_s_name(cuda, library, floats):
     bound, _ = launch(cuda, floats)
-    library.failing["cuLaunchKernel"] = 700
-    with pytest.raises(DriverError, match=r"cuda: cuLaunchKernel failed. .*CUDA_ERROR_ILLEGAL_ADDRESS") as caught:
+    library.failing["cuLaunchKernelEx"] = 700
+    with pytest.raises(DriverError, match=r"cuda: cuLaunchKernelEx failed. .*CUDA_ERROR_ILLEGAL_ADDRESS") as caught:
         cuda.launch(bound)
-    assert (caught.value.function, caught.value.status) == ("cuLaunchKernel", 700)
-    library.failing["cuLaunchKernel"] = 12345
+    assert (caught.value.function, caught.value.status) == ("cuLaunchKernelEx", 700)
+    library.failing["cuLaunchKernelEx"] = 12345
     with pytest.raises(DriverError, match=r"reports status 12345\."):
         cuda.launch(bound)
 

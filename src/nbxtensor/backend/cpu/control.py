@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from nbxtensor.backend.cpu.affine import Fact, Integer, Poly
 from nbxtensor.backend.cpu.evaluation import Evaluation
 from nbxtensor.backend.cpu.ir import Builder
+from nbxtensor.backend.cpu.indices import axes
 from nbxtensor.backend.cpu.keeping import MOVES
 from nbxtensor.backend.cpu.materialize import Materializer
 from nbxtensor.backend.cpu.state import BYTES, LLVM, Buffer, State
@@ -54,6 +55,7 @@ class Control:
 
     def region(self, block: Block) -> Op:
         """Write the ops of a region but its last; return that."""
+        self.state.floor = self.b.depth
         self.body(block.ops[:-1])
         return block.ops[-1]
 
@@ -164,9 +166,16 @@ class Control:
         for k, c in enumerate(carried):
             if c.initial.type.shape is None:
                 continue
-            c.step = _steps(yielded[k], c.argument) if yielded is not None else None
+            c.step = _steps(yielded[k], c.argument) if yielded is not None and self.plain(c.initial) else None
             if c.step is None:
                 c.buffer = self.materializer.block(c.initial, self.state.allocate(c.initial.type))
+
+    def plain(self, block: Value) -> bool:
+        """Return whether a block follows from its index and scalars alone: a loop may then move it by a scalar."""
+        index = axes(self.state, block.type.shape or ())
+        if block.type.pointer:
+            return self.evaluation.strided(block, index) is not None
+        return self.evaluation.integer(block, index) is not None
 
     def carried_scalars(self, carried: list[_Carried]) -> list[tuple[str, str]]:
         """(type, initial value) of what is carried in registers."""

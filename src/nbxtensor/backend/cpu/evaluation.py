@@ -63,7 +63,7 @@ class Evaluation(Indices):
         """Return a value at a place, written now unless it has been."""
         if value.type.shape is None:
             return Register(self.state.scalars[value], self.state.element(value.type))
-        depth = max([self.state.homes.get(value, 0), *map(self._depth, place.index)])
+        depth = max([self.state.floor, self.state.homes.get(value, 0), *map(self._depth, place.index)])
         depth = min(depth, self.b.depth)
         with self.b.at(depth):
             key = (value, place)

@@ -88,6 +88,7 @@ class Indices:
 
     def __init__(self, state: State) -> None:
         self.state = state
+        self._asked: dict[tuple[Value, tuple[Index, ...], int], Integer | None] = {}
 
     def integer(self, value: Value, index: tuple[Index, ...], lanes: int = 0) -> Integer | None:
         """Return an integer block at an index if it follows from the index and scalars alone, else None."""
@@ -102,9 +103,20 @@ class Indices:
             source, offset = self.state.affine[value]
             start = self.integer(source, index, lanes)
             return start.added(Integer(offset)) if start else None
+        key = value, index, lanes
+        outermost = not self._asked
+        if key not in self._asked:
+            self._asked[key] = None
+            self._asked[key] = self._checked(value, index, lanes)
+        found = self._asked[key]
+        if outermost:
+            self._asked.clear()  # what is known changes from one op to the next
+        return found
+
+    def _checked(self, value: Value, index: tuple[Index, ...], lanes: int) -> Integer | None:
         found = self._integer(value, index, lanes)
         # A coefficient as wide as the type is no index but arithmetic on bits, as in a hash: that is computed as bits.
-        limit = 1 << (_WIDTHS[type_.element] - 1)
+        limit = 1 << (_WIDTHS[value.type.element] - 1)
         if found is None or any(abs(c) >= limit for c in (*found.base.terms.values(), *found.lane.terms.values())):
             return None
         return found
@@ -219,9 +231,17 @@ class Indices:
 
     def written(self, value: Value) -> bool:
         """Return whether the scalars that a formula needs have been written."""
-        if value.type.shape is None:
-            return value in self.state.scalars
-        return value.op is not None and all(self.written(v) for v in value.op.operands)
+        seen: set[Value] = set()
+
+        def known(value: Value) -> bool:
+            if value in seen:
+                return True
+            seen.add(value)
+            if value.type.shape is None:
+                return value in self.state.scalars
+            return value.op is not None and all(known(v) for v in value.op.operands)
+
+        return known(value)
 
     def compared(self, predicate: str, a: Integer, c: Integer, lanes: int) -> bool | None:
         """Return what a comparison gives in every lane, where that is known."""

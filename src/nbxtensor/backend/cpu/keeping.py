@@ -29,6 +29,14 @@ def lazy(value: Value) -> bool:
 
 
 @dataclass
+class _Walk:
+    """One walk through what a root reads: what it has passed, and the store that each block is read too late for."""
+
+    done: set[Value] = field(default_factory=set[Value])
+    late: dict[Value, Op | None] = field(default_factory=dict[Value, "Op | None"])
+
+
+@dataclass
 class Keeping:
     """What to keep, for one kernel.
 
@@ -53,14 +61,14 @@ class Keeping:
     def __post_init__(self) -> None:
         self._around: dict[Op, tuple[Op, ...]] = {}
         self._stores: list[Op] = []
+        self._held: set[Value] = set()
         self._known: dict[tuple[str, Value], bool] = {}
         self._depth: dict[Value, int] = {}
         seen: set[Value] = set()
         for root in [root for block in self.function.blocks for root in self._walk(block, ())]:
-            done: set[Value] = set()
-            late: dict[Value, Op | None] = {}
+            walk = _Walk()
             for value in root.operands:
-                self._decide(root, value, (done, seen), late)
+                self._decide(root, value, seen, walk)
             seen |= self._reached(root)
 
     def heavy(self, value: Value) -> bool:
@@ -125,37 +133,43 @@ class Keeping:
                     stack += [v for v in value.op.operands if v.type.shape is not None]
         return found
 
-    def _decide(
-        self, root: Op, value: Value, sets: tuple[set[Value], set[Value]], late: dict[Value, Op | None]
-    ) -> None:
+    def _decide(self, root: Op, value: Value, seen: set[Value], walk: _Walk) -> None:
         """Decide for each part of what ``root`` reads, from the whole down."""
-        done, seen = sets
-        if value in done or value in self.kept or not lazy(value) or value.op is None:
+        if value in walk.done or value in self._held or not lazy(value) or value.op is None:
             return
-        done.add(value)
+        walk.done.add(value)
         made = value.op
         if not value.type.pointer:
+            store = self._overwriting(root, value, walk.late)
+            before: list[Op] = []
             inside = [op for op in self._around[root] if op not in self._around[made]]
             loop = next((op for op in inside if op.name in _LOOPS), None)
             if loop and (self._computed(value) or (self._loads(value) and self._stores_in(loop))):
-                self._keep(value, inside[0])
-                return
-            store = self._overwriting(root, value, late)
+                before.append(inside[0])
             if store is not None and self.number[made] < self.number[store]:
-                self._keep(value, next(op for op in (*self._around[store], store) if op not in self._around[made]))
+                around = (*self._around[store], store)
+                before.append(next(op for op in around if op not in self._around[made]))
+            if before:
+                self._hold(value, min(before, key=lambda op: self.number[op]), seen)
                 return
             if value in seen and self.heavy(value):
                 self.kept.add(value)
+            if value in self.kept and store is None:
                 return
         for operand in made.operands:
-            self._decide(root, operand, sets, late)
+            self._decide(root, operand, seen, walk)
+
+    def _hold(self, value: Value, before: Op, seen: set[Value]) -> None:
+        """Have a block computed when ``before`` begins; what it is made of is then read there."""
+        self.kept.add(value)
+        self._held.add(value)
+        self.before.setdefault(before, []).append(value)
+        walk = _Walk()
+        for operand in value.op.operands if value.op else ():
+            self._decide(before, operand, seen, walk)
 
     def _stores_in(self, loop: Op) -> bool:
         return any(loop in self._around[store] for store in self._stores)
-
-    def _keep(self, value: Value, before: Op) -> None:
-        self.kept.add(value)
-        self.before.setdefault(before, []).append(value)
 
     def _overwriting(self, root: Op, value: Value, late: dict[Value, Op | None]) -> Op | None:
         """The first store between a load that ``value`` depends on and ``root``, which would read it too late."""

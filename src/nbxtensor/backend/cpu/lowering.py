@@ -108,6 +108,7 @@ class _Lowering:
 
         def program(_: str, ids: list[str]) -> list[str]:
             self.ids = dict(zip("xyz", ids, strict=True))
+            state.floor = b.depth
             self.block(self.function.blocks[0])
             x = b.op(f"add i64 {ids[0]}, 1")
             over_x = b.op(f"icmp eq i64 {x}, %gx")
@@ -181,6 +182,7 @@ class _Lowering:
             else:
                 self.state.buffers[argument] = self.materializer.block(value)
         with self.state.part():
+            self.state.floor = self.b.depth
             self.block(block)
         return []
 
@@ -331,9 +333,14 @@ class _Lowering:
 
     def reached(self, value: ttir.Value) -> set[ttir.Value]:
         """Every block that the formula of ``value`` holds at the same index."""
-        found = {value}
-        if lazy(value) and value.op is not None and value.op.name in elementwise.NAMES:
-            found.update(*(self.reached(v) for v in value.op.operands if v.type.shape is not None))
+        found: set[ttir.Value] = set()
+        stack = [value]
+        while stack:
+            value = stack.pop()
+            if value not in found:
+                found.add(value)
+                if lazy(value) and value.op is not None and value.op.name in elementwise.NAMES:
+                    stack += [v for v in value.op.operands if v.type.shape is not None]
         return found
 
 

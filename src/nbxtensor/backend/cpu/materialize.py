@@ -31,12 +31,14 @@ class _Needs:
     """What a loop reads that is kept in scratch.
 
     Attributes:
+        made: What the loop is there for, which it need not save.
         whole: What the loop computes all of, and saves.
         ahead: What is written before it.
         turned: What is written before it for this loop's own order of elements.
         seen: What has been looked at.
     """
 
+    made: Value | None
     whole: list[Value] = field(default_factory=list[Value])
     ahead: list[Value] = field(default_factory=list[Value])
     turned: list[Value] = field(default_factory=list[Value])
@@ -109,7 +111,7 @@ class Materializer:
         """Write a block to scratch in vectors along the axis that it is read along."""
         domain = Domain(self.evaluation, shape, self.along(shape, [value]), self.lanes([value]))
         source, element = self.state.element(value.type), self.state.element(target.type)
-        with self.reading(domain, [value]):
+        with self.reading(domain, [value], made=value):
 
             def body(places: list[Place], _: Register | None) -> None:
                 registers = [self.evaluation.register(value, place) for place in places]
@@ -200,14 +202,19 @@ class Materializer:
         return self._addressable(op.operands[0]) and all(self.evaluation.written(v) for v in op.operands[1:])
 
     @contextlib.contextmanager
-    def reading(self, domain: Domain, values: Sequence[Value]) -> Generator[None]:
+    def reading(self, domain: Domain, values: Sequence[Value], made: Value | None = None) -> Generator[None]:
         """Prepare what a loop over ``domain`` reads, for the length of the loop that the with statement writes.
 
         Blocks to be kept are saved by that loop where it computes all of them, else written ahead.
+
+        Args:
+            domain: What the loop goes over.
+            values: What it reads.
+            made: What it writes to scratch itself, if anything.
         """
         evaluation = self.evaluation
         index = axes(self.state, domain.shape)
-        needs = _Needs()
+        needs = _Needs(made)
         for value in values:
             self._needed(value, index, domain, needs)
         for value in needs.ahead:
@@ -264,7 +271,7 @@ class Materializer:
         if identity and self.sideways(value, domain.axis):
             needs.turned.append(value)
             return
-        if value in self.keeping.kept:
+        if value in self.keeping.kept and value is not needs.made:
             if not identity:
                 needs.early(value)
                 return

@@ -57,9 +57,16 @@ class _Outside:
     def __init__(self, evaluation: Evaluation, condition: Condition) -> None:
         self.evaluation = evaluation
         self.condition = condition
+        self.known: dict[tuple[Value, tuple[Index, ...]], float | None] = {}
 
     def value(self, value: Value, index: tuple[Index, ...]) -> float | None:
         """Return the number that ``value`` is there, or None."""
+        key = value, index
+        if key not in self.known:
+            self.known[key] = self.found(value, index)
+        return self.known[key]
+
+    def found(self, value: Value, index: tuple[Index, ...]) -> float | None:
         op = value.op
         if op is None or op.regions:
             return None

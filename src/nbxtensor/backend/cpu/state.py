@@ -104,6 +104,8 @@ class State:
         buffers: Where blocks that were made are kept.
         affine: Blocks carried by a loop that are an earlier block plus a scalar: (that block, the scalar's symbol).
         homes: Depth of the scope that a value was made in: it is evaluated no further out.
+        floor: Depth of the region being written: no block is evaluated further out, where what it is read from may
+            not have been written yet.
         features: LLVM features that may be used beyond the level.
         tables: Constant blocks of the module, as LLVM globals.
         scratch_nbytes: Most scratch given out at any time.
@@ -119,6 +121,7 @@ class State:
     buffers: dict[Value, Buffer] = field(default_factory=dict[Value, Buffer])
     affine: dict[Value, tuple[Value, Poly]] = field(default_factory=dict[Value, tuple[Value, Poly]])
     homes: dict[Value, int] = field(default_factory=dict[Value, int])
+    floor: int = 0
     tables: list[str] = field(default_factory=list[str])
     scratch_nbytes: int = 0
     scratch_top: int = 0
@@ -169,11 +172,11 @@ class State:
     @contextlib.contextmanager
     def part(self) -> Generator[None]:
         """Forget, after a with statement that writes a branch or a loop's body, the blocks put into scratch there."""
-        held, top = dict(self.buffers), self.scratch_top
+        held, top, floor = dict(self.buffers), self.scratch_top, self.floor
         try:
             yield
         finally:
-            self.buffers, self.scratch_top = held, top
+            self.buffers, self.scratch_top, self.floor = held, top, floor
 
     # Scalars as symbols, and back.
 

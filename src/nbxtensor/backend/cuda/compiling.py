@@ -37,9 +37,17 @@ def capability(arch: str) -> int:
 def compile_options(request: KernelRequest) -> Mapping[str, Any]:
     """Return the options that a kernel is compiled with.
 
-    Contraction of multiply and add is off: results are as the kernel's steps round them.
+    Multiply and add are not contracted, and numbers below the smallest normal are not flushed to zero: results are as
+    the kernel's steps round them.
     """
-    return MappingProxyType({"num_warps": request.warps, "num_stages": request.stages, "enable_fp_fusion": False})
+    return MappingProxyType(
+        {
+            "num_warps": request.warps,
+            "num_stages": request.stages,
+            "enable_fp_fusion": False,
+            "enable_reflect_ftz": False,
+        }
+    )
 
 
 def compile_kernel(request: KernelRequest, target: Target) -> Compiled:

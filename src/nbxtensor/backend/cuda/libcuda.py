@@ -41,7 +41,7 @@ CUDA = Abi(
             "function": "cuModuleGetFunction",
             "function_attribute": "cuFuncGetAttribute",
             "set_function_attribute": "cuFuncSetAttribute",
-            "launch": "cuLaunchKernel",
+            "launch": "cuLaunchKernelEx",
             "make_graph": "cuGraphCreate",
             "destroy_graph": "cuGraphDestroy",
             "add_kernel": "cuGraphAddKernelNode",
@@ -55,7 +55,7 @@ CUDA = Abi(
     out_of_memory=2,
     driver="NVIDIA",
 )
-"""The functions that the backend calls; every driver from CUDA 11.4 on has them."""
+"""The functions that the backend calls; every driver from CUDA 11.8 on has them."""
 
 NO_DEVICE = 100
 """CUDA_ERROR_NO_DEVICE."""

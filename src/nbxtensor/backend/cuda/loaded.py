@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import struct
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nbxtensor.backend.abi import Driver
@@ -16,6 +19,20 @@ __all__ = ["CudaKernel", "Resources", "cuda_kernel"]
 
 _WITHOUT_ASKING = 48 << 10  # bytes of dynamic shared memory that a launch has without opting in
 _WARP = 32
+_GRID = struct.Struct("@3I")
+
+
+class _LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_nbytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("attribute_count", ctypes.c_uint),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +63,9 @@ class CudaKernel:
         arguments: Its argument block.
     """
 
-    __slots__ = ("__weakref__", "_launch", "arguments", "card", "compiled", "function", "resources")
+    __slots__ = (
+        "__weakref__", "_config", "_config_at", "_launch", "arguments", "card", "compiled", "function", "resources",
+    )  # fmt: skip
 
     def __init__(self, compiled: Compiled, card: Card) -> None:
         """Load a kernel.
@@ -97,22 +116,24 @@ class CudaKernel:
             threads=threads,
         )
         self._launch = driver.function("launch")
+        self._config = _LaunchConfig((0, 0, 0), (threads, 1, 1), shared, card.stream, None, 0)
+        self._config_at = ctypes.addressof(self._config)
 
-    def launch(self, grid: tuple[int, int, int], arguments: tuple[int | float, ...]) -> None:
+    def launch(self, grid: tuple[int, int, int], arguments: Sequence[int | float]) -> None:
         """Start the kernel on the card's stream; it may still run on return.
 
         Raises:
             ArgumentError: Values that the kernel does not take.
             DriverError: The driver fails.
         """
-        block, card, taken = self.arguments, self.card, self.resources
-        shared = int(self.compiled.metadata["shared_nbytes"])
-        card.enter()
+        block = self.arguments
+        self.card.enter()
         with block.lock:
             block.fill(arguments)
-            status = self._launch(self.function, *grid, taken.threads, 1, 1, shared, card.stream, block.table, None)
+            _GRID.pack_into(self._config, 0, *grid)
+            status = self._launch(self._config_at, self.function, block.table, None)
         if status:
-            raise card.driver.error("launch", status)
+            raise self.card.driver.error("launch", status)
 
     def _attribute(self, driver: Driver, name: str) -> int:
         return driver.integer("function_attribute", FUNCTION_ATTRIBUTES[name], self.function)
@@ -126,16 +147,16 @@ def cuda_kernel(bound: Bound, card: Card) -> CudaKernel:
             or longer than the card allows.
     """
     kernel = bound.kernel
-    name = kernel.compiled.name
     if not isinstance(kernel, CudaKernel) or kernel.card is not card:
         found = f"one of cuda:{kernel.card.index}" if isinstance(kernel, CudaKernel) else type(kernel).__name__
         raise ArgumentError(
-            f"{name}: a launch on cuda:{card.index} runs a kernel loaded there. Got {found}. "
+            f"{kernel.compiled.name}: a launch on cuda:{card.index} runs a kernel loaded there. Got {found}. "
             "What load() returned for that device is accepted."
         )
-    if any(not 0 <= count <= most for count, most in zip(bound.grid, card.most_programs, strict=True)):
+    (x, y, z), (most_x, most_y, most_z) = bound.grid, card.most_programs
+    if not (0 <= x <= most_x and 0 <= y <= most_y and 0 <= z <= most_z):
         raise ArgumentError(
-            f"{name}: a grid counts programs. Got {bound.grid}. Zero or more along each axis, at most "
+            f"{kernel.compiled.name}: a grid counts programs. Got {bound.grid}. Zero or more along each axis, at most "
             f"{card.most_programs}."
         )
     return kernel
