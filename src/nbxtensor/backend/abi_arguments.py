@@ -52,7 +52,7 @@ class Arguments:
         Raises:
             UnsupportedError: A parameter is of a type that has no bytes of its own.
         """
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         self._kernel = compiled
         types = [kind.partition("@")[0] for _, kind in compiled.parameters]
         for (name, kind), type_ in zip(compiled.parameters, types, strict=True):
@@ -69,7 +69,7 @@ class Arguments:
         base = ctypes.addressof(self._block)
         places = [base + _offset(forms, i) for i in range(len(forms))]
         self._table = (ctypes.c_void_p * max(len(places), 1))(*places)
-        self.table = ctypes.addressof(self._table)
+        self.table: int = ctypes.addressof(self._table)
 
     def fill(self, values: Sequence[int | float]) -> None:
         """Write the values of a launch into the block.

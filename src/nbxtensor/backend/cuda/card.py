@@ -39,10 +39,10 @@ class Card:
         self._use_context = driver.function("use_context")
         self.enter()
         self.stream: int = driver.handle("make_stream", NON_BLOCKING)
-        self.memory = AbiMemory(driver, f"{driver.abi.name}:{index}", self.stream, self.enter)
+        self.memory: AbiMemory = AbiMemory(driver, f"{driver.abi.name}:{index}", self.stream, self.enter)
         x, y, z = target.fact("dispatch.max_grid")
         self.most_programs: tuple[int, int, int] = (int(x), int(y), int(z))
-        self.most_shared_nbytes = int(target.fact("memory.max_shared_memory_per_block"))
+        self.most_shared_nbytes: int = int(target.fact("memory.max_shared_memory_per_block"))
 
     def enter(self) -> None:
         """Make the device the calling thread's current one; the driver keeps one for each thread.

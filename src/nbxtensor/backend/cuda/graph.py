@@ -96,7 +96,7 @@ class CudaReplay:
                 kernel does not take.
             DriverError: The driver fails.
         """
-        self.launches = tuple(launches)
+        self.launches: tuple[Bound, ...] = tuple(launches)
         self._card = card
         self._kernels = tuple(cuda_kernel(bound, card) for bound in launches)
         self._graph = self._recorded()

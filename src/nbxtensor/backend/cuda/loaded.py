@@ -77,13 +77,13 @@ class CudaKernel:
             DriverError: The driver fails.
         """
         self.compiled: Compiled = compiled
-        self.card = card
+        self.card: Card = card
         driver, name = card.driver, compiled.name
         arch, shared = compiled.metadata["arch"], int(compiled.metadata["shared_nbytes"])
         threads = int(compiled.metadata["warps"]) * _WARP
         if arch != card.target.arch:
             raise UnsupportedError(f"{name}: code runs on its own architecture. Got {arch} for {card.target.arch}.")
-        self.arguments = Arguments(compiled, int(compiled.metadata["hidden"]))
+        self.arguments: Arguments = Arguments(compiled, int(compiled.metadata["hidden"]))
         card.enter()
         try:
             module = driver.handle("load_module", compiled.binary)
@@ -109,7 +109,7 @@ class CudaKernel:
                 f"{name}: a program's threads have registers. It needs {threads} threads, the driver allows {most}. "
                 "Fewer warps are accepted."
             )
-        self.resources = Resources(
+        self.resources: Resources = Resources(
             registers=self._attribute(driver, "registers"),
             local_nbytes=self._attribute(driver, "local_nbytes"),
             shared_nbytes=shared + static,
