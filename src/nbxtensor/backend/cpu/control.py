@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from nbxtensor.backend.cpu.affine import Fact, Integer, Poly
 from nbxtensor.backend.cpu.evaluation import Evaluation
-from nbxtensor.backend.cpu.ir import Builder
 from nbxtensor.backend.cpu.indices import axes
+from nbxtensor.backend.cpu.ir import Builder
 from nbxtensor.backend.cpu.keeping import MOVES
 from nbxtensor.backend.cpu.materialize import Materializer
 from nbxtensor.backend.cpu.state import BYTES, LLVM, Buffer, State
