@@ -17,7 +17,7 @@ demo: $(VENV)/.demo
 	$(RUN) examples/minilm.py $(if $(TEXT),--text "$(TEXT)")
 
 test: $(VENV)/.test
-	$(RUN) -m pytest -n 2 $(PYTEST)
+	$(RUN) -m pytest -n 2 --dist loadfile $(PYTEST)
 
 lint: $(VENV)/.lint
 	$(VENV)/bin/ruff check .
