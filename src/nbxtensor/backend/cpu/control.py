@@ -241,9 +241,7 @@ class Control:
             if value is not argument and self.state.buffers.get(value) is not buffer
         ]
         while waiting:
-            free = [
-                m for m in waiting if not any(self.materializer.reads(v, m[1]) for _, _, v in waiting if v is not m[2])
-            ]
+            free = [m for m in waiting if not any(self.materializer.reads(o[2], m[1]) for o in waiting if o is not m)]
             move = free[0] if free else waiting[0]  # none is free in a ring, as in an exchange
             waiting.remove(move)
             buffer, argument, value = move

@@ -133,6 +133,10 @@ class Domain:
         """Return how far each axis is visited, as constants and symbols."""
         return tuple(self._high(k) for k in range(len(self.shape)))
 
+    def guards(self) -> list[Condition]:
+        """Return the limits on the whole block that are not known to hold: where one does not, nothing is visited."""
+        return [c for c in self.limits if c.axis is None and self.state.facts.positive(c.limit) is not True]
+
     def visit(self, body: Body) -> None:
         """Write the loops; ``body`` gets the places of one turn, and which lanes count where not all do."""
 
@@ -144,8 +148,7 @@ class Domain:
 
     def nest(self, inside: Callable[[tuple[Integer, ...]], object]) -> None:
         """Write the loops over all axes but the vectors'; ``inside`` gets the index (0 along that axis)."""
-        guards = [c for c in self.limits if c.axis is None]
-        guards = [c for c in guards if self.state.facts.positive(c.limit) is not True]
+        guards = self.guards()
         highs = self.bounds()
 
         def write() -> list[str]:

@@ -101,6 +101,7 @@ class Evaluation(Indices):
                 return Pointer(start.base, start.offset.added(Integer(offset)), start.index, start.unit)
             if isinstance(start, Integer):
                 return start.added(Integer(offset))
+            return self._shifted(start, offset)
         integer = self.integer(value, place.index, place.lanes)
         if integer is not None:
             return integer
@@ -114,6 +115,17 @@ class Evaluation(Indices):
         if special is not None:
             return special(self, op, value, place)
         return elementwise.apply(self.state, op, [self.register(v, place) for v in op.operands])
+
+    def _shifted(self, start: Register, offset: Poly) -> Register:
+        """A register of integers, or of addresses, plus a scalar."""
+        amount = self.state.scalar(offset)
+        if start.element == "ptr":
+            return Register(
+                self.b.pure(f"getelementptr i8, {start.type} {start.value}, i64 {amount}"), "ptr", start.lanes
+            )
+        kind = LLVM[start.element]
+        step = self.b.splat(self.state.narrow(amount, kind), kind, start.lanes)
+        return Register(self.b.pure(f"add {start.type} {start.value}, {step}"), start.element, start.lanes)
 
     def load_buffer(self, buffer: Buffer, place: Place) -> Register:
         """Return an element, or a vector of them, of a block kept in scratch."""

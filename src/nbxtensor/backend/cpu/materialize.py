@@ -230,7 +230,8 @@ class Materializer:
             target = place_for(value)
             self.turned(value, target, bounds)
             self.state.buffers[value] = target
-        saving = {v: place_for(v) for v in needs.whole if v not in self.state.buffers}
+        whole = () if domain.guards() else needs.whole  # a loop that may not run saves nothing
+        saving = {v: place_for(v) for v in whole if v not in self.state.buffers}
         outer = evaluation.saving, evaluation.turn, evaluation.saved, domain.on_turn
         evaluation.saving, evaluation.saved = saving, set()
         turns: list[frozenset[Place]] = []
