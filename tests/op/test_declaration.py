@@ -22,7 +22,7 @@ def kernel(name, needs=(), accepts=None):
 def declared(*kernels):
     @declare(result=lambda call: call["x"], reference=lambda x: x, kernels=kernels, cases=())
     def scale(
-        x: "Tensor",  # noqa: F821
+        x: "Tensor | float",  # noqa: F821
         by: "Tensor | float",  # noqa: F821
         *,
         bias: "Tensor | None" = None,  # noqa: F821

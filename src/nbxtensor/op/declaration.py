@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import numpy as np
 
+from nbxtensor.dtype.itemsize import canonical
 from nbxtensor.errors import ArgumentError, UnsupportedError
 from nbxtensor.op.expression import Expression
 from nbxtensor.op.launch import Call, Cost, Launch, Target
@@ -85,6 +87,53 @@ class Case:
     rtol: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Takes:
+    """What a parameter takes, as its annotation says.
+
+    Attributes:
+        tensor: Whether a tensor.
+        sequence: Whether a sequence of tensors, and nothing else.
+        none: Whether None.
+        types: Types of other values; None where the op checks them itself.
+        words: Those types, in words; empty for none.
+        default: The value it has when left out.
+    """
+
+    tensor: bool
+    sequence: bool
+    none: bool
+    types: tuple[type, ...] | None
+    words: str
+    default: Any
+
+
+_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "float": ((bool, int, float), "a number"),
+    "int": ((int,), "an int"),
+    "bool": ((bool,), "a bool"),
+    "str": ((str,), "a word"),
+    "Expression": ((Expression,), "an Expression"),
+}
+
+
+@functools.cache
+def _accepted(op: Op) -> Mapping[str, _Takes]:
+    return {name: _takes(parameter) for name, parameter in op.signature.parameters.items()}
+
+
+def _takes(parameter: inspect.Parameter) -> _Takes:
+    annotation = parameter.annotation
+    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    parts = text.split(" | ")
+    tensor, none = "Tensor" in parts, "None" in parts
+    others = [part for part in parts if part not in ("Tensor", "None")]
+    known = [_TYPES[part] for part in others if part in _TYPES]
+    types = tuple(t for accepted, _ in known for t in accepted) if len(known) == len(others) else None
+    words = " or ".join(words for _, words in known)
+    return _Takes(tensor, "Sequence[Tensor]" in text, none, types, words, parameter.default)
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Op:
     """One op's whole declaration: all that the planner, the runner, the tests, the benchmarks and the docs read.
@@ -127,13 +176,15 @@ class Op:
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Sort call arguments into (operands by name, parameters by name), defaults filled in.
 
-        An operand is a value with a ``__run__`` method; a number given for one becomes a parameter, and None where
-        that is its default.
+        An operand is a value with a ``__run__`` method; a number given for one becomes a parameter where the op takes
+        numbers there, and None where that is its default. Numpy's numbers become Python's, and a parameter called
+        ``dtype`` the table's name of it.
 
         Raises:
             TypeError: The arguments do not fit the signature.
-            ArgumentError: A tensor was given for a parameter that takes none, or an operand is neither a tensor nor a
-                number (nor a sequence of tensors, where one is taken).
+            ArgumentError: A tensor was given for a parameter that takes none, an operand is neither a tensor nor (where
+                the op takes one) a number, or a parameter is of another kind than its annotation says.
+            UnknownDtypeError: A dtype that the table does not carry.
         """
         try:
             bound = self.signature.bind(*args, **kwargs)
@@ -142,24 +193,19 @@ class Op:
         bound.apply_defaults()
         operands: dict[str, Any] = {}
         params: dict[str, Any] = {}
+        accepted = _accepted(self)
         for name, value in bound.arguments.items():
-            if name not in self.operands:
-                if hasattr(value, "__run__"):
-                    raise ArgumentError(f"{self.name}: {name} is not a tensor parameter. Got a tensor.")
-                params[name] = value
-            elif hasattr(value, "__run__"):
-                operands[name] = value
-            elif "Sequence" in str(self.signature.parameters[name].annotation):
+            takes = accepted[name]
+            if takes.sequence:
                 operands |= self._members(name, value)
-            elif value is None and self.signature.parameters[name].default is None:
-                params[name] = None
-            elif isinstance(value, (bool, int, float, complex, np.generic)):
+            elif value is takes.default:
                 params[name] = value
+            elif not hasattr(value, "__run__"):
+                params[name] = self._parameter(name, value, takes)
+            elif name in self.operands:
+                operands[name] = value
             else:
-                raise ArgumentError(
-                    f"{self.name}: {name} is a tensor or a number. Got {type(value).__name__}. "
-                    "nbxtensor.asarray makes tensors."
-                )
+                raise ArgumentError(f"{self.name}: {name} is not a tensor parameter. Got a tensor.")
         return operands, params
 
     def _members(self, name: str, value: Any) -> dict[str, Any]:
@@ -173,6 +219,24 @@ class Op:
                 )
             found[f"{name}.{index}"] = member
         return found
+
+    def _parameter(self, name: str, value: Any, takes: _Takes) -> Any:
+        """Return what is no tensor as the parameter ``name``."""
+        if isinstance(value, np.generic):
+            value = value.item()
+        if takes.types is None or (value is None and takes.none):
+            return value
+        if name == "dtype":
+            return canonical(value)
+        # A pointwise op computes on numbers as on tensors, wherever they stand.
+        types = (bool, int, float) if self.elementwise and takes.tensor else takes.types
+        if not isinstance(value, types):
+            words = f"a tensor or {takes.words}" if takes.tensor and types else takes.words or "a tensor"
+            hint = " nbxtensor.asarray makes tensors." if takes.tensor else ""
+            raise ArgumentError(f"{self.name}: {name} is {words}. Got {type(value).__name__}.{hint}")
+        if isinstance(value, int) and float in types and value.bit_length() > sys.float_info.max_exp:
+            raise ArgumentError(f"{self.name}: {name} is a number that a float can hold. Got one of more digits.")
+        return value
 
     def call(self, inputs: Mapping[str, Spec], params: Mapping[str, Any], target: Target | None = None) -> Call:
         """Return the call of this op on ``inputs``, its result rule applied."""

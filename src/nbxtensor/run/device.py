@@ -8,7 +8,7 @@ import threading
 from nbxtensor.backend.contract import Backend
 from nbxtensor.backend.registry import backend as find_backend
 from nbxtensor.backend.registry import parse_device
-from nbxtensor.errors import UnsupportedError
+from nbxtensor.errors import ArgumentError, UnsupportedError
 from nbxtensor.memory.allocator import Allocator
 from nbxtensor.op import Target
 
@@ -68,10 +68,12 @@ def device(name: str | Device = "cpu") -> Device:
 
     Raises:
         MissingFactError: No backend of that name is installed, or it has no such device.
-        ArgumentError: The name does not read as kind and index.
+        ArgumentError: The name does not read as kind and index, or is no name.
     """
     if isinstance(name, Device):
         return name
+    if not isinstance(name, str):
+        raise ArgumentError(f"device: a name or a Device. Got {type(name).__name__}. 'cpu' and 'cuda:1' are names.")
     with _opening:
         return _open(*parse_device(name))
 

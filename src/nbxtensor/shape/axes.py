@@ -4,10 +4,30 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from typing import SupportsIndex
 
 from nbxtensor.errors import ArgumentError, BoundsError
 
-__all__ = ["normalize_axes", "normalize_axis", "slice_bounds"]
+__all__ = ["as_index", "normalize_axes", "normalize_axis", "slice_bounds"]
+
+
+def as_index(value: SupportsIndex, *, op: str, name: str) -> int:
+    """Return ``value`` (an int, or what ``operator.index`` takes) as an int.
+
+    Args:
+        value: An axis, an index, an extent or a count.
+        op: The name that errors speak for.
+        name: What ``value`` is.
+
+    Raises:
+        ArgumentError: It is no integer.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ArgumentError(
+            f"{op}: {name} is an integer. Got {value!r}. An int, not a {type(value).__name__}."
+        ) from None
 
 
 def normalize_axis(axis: int, ndim: int, *, op: str = "normalize_axis") -> int:
@@ -20,11 +40,12 @@ def normalize_axis(axis: int, ndim: int, *, op: str = "normalize_axis") -> int:
 
     Raises:
         BoundsError: ``axis`` is outside the range (a shape without dimensions has no axis).
+        ArgumentError: ``axis`` is no integer.
 
     >>> normalize_axis(-1, 3)
     2
     """
-    index = operator.index(axis)
+    index = as_index(axis, op=op, name="axis")
     if -ndim <= index < ndim:
         return index + ndim if index < 0 else index
     accepted = f"Axes from {-ndim} to {ndim - 1} are accepted" if ndim else "A shape without dimensions has no axis"
@@ -41,7 +62,7 @@ def normalize_axes(axes: int | Iterable[int] | None, ndim: int, *, op: str = "no
 
     Raises:
         BoundsError: An axis is outside the range.
-        ArgumentError: An axis is named twice.
+        ArgumentError: An axis is named twice, or is no integer.
 
     >>> normalize_axes((-1, 0), 3)
     (2, 0)
@@ -64,6 +85,9 @@ def slice_bounds(start: int | None, stop: int | None, extent: int) -> tuple[int,
 
     The result satisfies ``0 <= start <= stop <= extent``; negative bounds count from the end.
 
+    Raises:
+        ArgumentError: A bound is no integer.
+
     >>> slice_bounds(50, 80, 60)
     (50, 60)
     >>> slice_bounds(-3, None, 10)
@@ -71,5 +95,8 @@ def slice_bounds(start: int | None, stop: int | None, extent: int) -> tuple[int,
     >>> slice_bounds(8, 2, 10)
     (8, 8)
     """
-    first, last, _ = slice(start, stop).indices(extent)
+    try:
+        first, last, _ = slice(start, stop).indices(extent)
+    except TypeError:
+        raise ArgumentError(f"slice: bounds are integers. Got {start!r} and {stop!r}. Ints, or None.") from None
     return first, max(first, last)

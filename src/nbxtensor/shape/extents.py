@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable
+from typing import SupportsIndex
 
 from nbxtensor.errors import ShapeError
 
@@ -32,14 +33,22 @@ def as_shape(extents: int | Iterable[int], *, op: str = "shape") -> tuple[int, .
     >>> as_shape(3), as_shape([2, 0])
     ((3,), (2, 0))
     """
-    given = tuple(extents) if isinstance(extents, Iterable) else (extents,)
-    try:
-        shape = tuple(operator.index(extent) for extent in given)
-    except TypeError:
-        raise ShapeError(f"{op}: extents are integers. Got {given!r}. A tuple of ints of at least 0.") from None
+    shape = as_integers(tuple(extents) if isinstance(extents, Iterable) else (extents,), op=op)
     if shape and min(shape) < 0:
         raise ShapeError(f"{op}: an extent is negative. Got {shape}. A tuple of ints of at least 0.")
     return shape
+
+
+def as_integers(given: tuple[SupportsIndex, ...], *, op: str) -> tuple[int, ...]:
+    """Return extents as ints, whatever their sign.
+
+    Raises:
+        ShapeError: One is no integer.
+    """
+    try:
+        return tuple(operator.index(extent) for extent in given)
+    except TypeError:
+        raise ShapeError(f"{op}: extents are integers. Got {given!r}. A tuple of ints of at least 0.") from None
 
 
 def numel(shape: tuple[int, ...]) -> int:
@@ -106,8 +115,12 @@ def extent_span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
     return 1 + sum((extent - 1) * abs(stride) for extent, stride in zip(shape, strides, strict=True))
 
 
-def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+def broadcast_shapes(*shapes: tuple[int, ...], op: str = "broadcast_shapes") -> tuple[int, ...]:
     """Return the shape that ``shapes`` broadcast to: aligned at the last axis, an extent of 1 stretches.
+
+    Args:
+        shapes: Any number of shapes.
+        op: The name that errors speak for.
 
     Raises:
         ShapeError: Two extents of one axis differ and neither is 1.
@@ -123,7 +136,7 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
                 continue
             if out[axis] != 1:
                 raise ShapeError(
-                    f"broadcast_shapes: extents of one axis differ. Got {', '.join(map(str, shapes))}: "
+                    f"{op}: extents of one axis broadcast. Got {', '.join(map(str, shapes))}: "
                     f"axis {axis - ndim} has {out[axis]} and {extent}. Equal extents, or 1."
                 )
             out[axis] = extent
@@ -134,16 +147,19 @@ def infer_shape(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, .
     """Return ``target`` with its extent of -1, if any, replaced so that it holds the elements of ``shape``.
 
     Raises:
-        ShapeError: Two extents are -1, an extent is below -1, or no extent fits.
+        ShapeError: An extent is no integer or below -1, two are -1, or no extent fits.
 
     >>> infer_shape((2, 3, 4), (6, -1))
     (6, 4)
     """
     count = numel(shape)
+    target = as_integers(target, op="reshape")
     unknown = target.count(-1)
     known = math.prod(extent for extent in target if extent != -1)
     if unknown > 1 or any(extent < -1 for extent in target):
-        raise ShapeError(f"reshape: at most one extent is -1. Got {target}. Extents of at least 0, and one -1.")
+        raise ShapeError(
+            f"reshape: extents are at least 0, and at most one is -1. Got {target}. -1 takes what the others leave."
+        )
     if unknown == 0 and known == count:
         return tuple(target)
     if unknown == 1 and known > 0 and count % known == 0:

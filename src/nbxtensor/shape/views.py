@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nbxtensor.errors import ArgumentError, BoundsError, ShapeError
-from nbxtensor.shape.axes import normalize_axes, normalize_axis
-from nbxtensor.shape.extents import check_layout, contiguous_strides, numel
+from nbxtensor.shape.axes import as_index, normalize_axes, normalize_axis
+from nbxtensor.shape.extents import as_integers, check_layout, contiguous_strides, numel
 
 __all__ = ["broadcast_strides", "expand", "narrow", "permute", "select", "view_strides"]
 
@@ -92,11 +92,13 @@ def expand(shape: tuple[int, ...], strides: tuple[int, ...], target: tuple[int, 
     """Return the layout stretched to ``target``, where an extent of -1 keeps the dimension's own.
 
     Raises:
-        ShapeError: ``shape`` does not broadcast to ``target``, or an added dimension is given -1.
+        ShapeError: ``shape`` does not broadcast to ``target``, an extent is no integer, or an added dimension is
+            given -1.
 
     >>> expand((3, 1), (1, 1), (2, -1, 4))
     ((2, 3, 4), (0, 1, 0))
     """
+    target = as_integers(target, op="expand")
     added = len(target) - len(shape)
     if any(extent < (-1 if axis >= added else 0) for axis, extent in enumerate(target)):
         raise ShapeError(
@@ -133,12 +135,14 @@ def narrow(
 
     Raises:
         BoundsError: ``axis`` is out of range, or the entries are not all inside the dimension.
+        ArgumentError: ``axis``, ``start`` or ``length`` is no integer.
 
     >>> narrow((4, 6), (6, 1), 1, 2, 3)
     ((4, 3), (6, 1), 2)
     """
     check_layout(shape, strides, op="narrow")
     axis = normalize_axis(axis, len(shape), op="narrow")
+    start, length = as_index(start, op="narrow", name="start"), as_index(length, op="narrow", name="length")
     extent = shape[axis]
     if length < 0 or not 0 <= start <= extent - length:
         raise BoundsError(
@@ -155,12 +159,13 @@ def select(
 
     Raises:
         BoundsError: ``axis`` or ``index`` is out of range; a negative index counts from the end.
+        ArgumentError: ``axis`` or ``index`` is no integer.
 
     >>> select((4, 6), (6, 1), 0, -1)
     ((6,), (1,), 18)
     """
     check_layout(shape, strides, op="select")
-    axis = normalize_axis(axis, len(shape), op="select")
+    axis, index = normalize_axis(axis, len(shape), op="select"), as_index(index, op="select", name="index")
     extent = shape[axis]
     if not -extent <= index < extent:
         accepted = f"Indices from {-extent} to {extent - 1} are accepted" if extent else "An empty dimension has none"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -9,8 +10,10 @@ import numpy as np
 
 from nbxtensor import shape as shapes
 from nbxtensor.dtype.convert import convert
-from nbxtensor.dtype.itemsize import canonical, from_numpy, numpy_dtype
-from nbxtensor.errors import ArgumentError, DtypeError
+from nbxtensor.dtype.itemsize import bits, canonical, from_numpy, numpy_dtype
+from nbxtensor.dtype.itemsize import kind as dtype_kind
+from nbxtensor.dtype.limits import iinfo
+from nbxtensor.errors import ArgumentError, DtypeError, OutOfMemoryError, ShapeError, UnsupportedError
 from nbxtensor.memory.allocator import Storage
 from nbxtensor.op import Array, Spec
 from nbxtensor.run import Device, device
@@ -36,7 +39,8 @@ def asarray(obj: Any, /, *, dtype: str | None = None, device: Where = None, copy
 
     Raises:
         DtypeError: The elements are of no dtype of the table.
-        ArgumentError: ``copy=False``, and a copy is needed.
+        ShapeError: Nested sequences differ in length.
+        ArgumentError: ``copy=False``, and a copy is needed; or Python ints outside the range of ``dtype``.
 
     >>> import numpy as np
     >>> asarray(np.arange(3, dtype=np.float32)).dtype
@@ -48,9 +52,13 @@ def asarray(obj: Any, /, *, dtype: str | None = None, device: Where = None, copy
         if copy is False and result is not obj:
             raise ArgumentError("asarray: copy=False, but the dtype or the device differs.")
         return result.copy() if copy and result is obj else result
+    if hasattr(obj, "__dlpack__") and not hasattr(obj, "__array__"):
+        return asarray(from_dlpack(obj), dtype=dtype, device=device, copy=copy)
     array = _host_array(obj)
     given = from_numpy(array.dtype)
     wanted = canonical(dtype) if dtype else given
+    if array.size and isinstance(obj, (int, list, tuple, range)) and dtype_kind(given) in ("int", "uint"):
+        _check_range("asarray", int(array.min()), int(array.max()), wanted)
     carried = array.view(numpy_dtype(given)) if array.dtype != numpy_dtype(given) else array
     if wanted != given:
         if copy is False:
@@ -72,8 +80,13 @@ def from_numpy_array(
 
     Raises:
         DtypeError: The array is not in the carrier of ``dtype``.
+        UnsupportedError: Elements of ``dtype`` are narrower than a byte.
+        ArgumentError: ``array`` is no numpy array.
     """
+    if not isinstance(array, np.ndarray):
+        raise ArgumentError(f"from_numpy_array: a numpy array. Got {type(array).__name__}. asarray takes all else.")
     name = canonical(dtype) if dtype else from_numpy(array.dtype)
+    _check_whole_bytes("from_numpy_array", name)
     carrier = np.dtype(numpy_dtype(name))
     if array.dtype != carrier:
         raise DtypeError(f"from_numpy_array: {name} is carried as numpy {carrier}. Got {array.dtype}.")
@@ -123,42 +136,75 @@ def empty(shape: int | Sequence[int], *, dtype: str = "float32", device: Where =
 
 
 def full(shape: int | Sequence[int], fill_value: float, *, dtype: str | None = None, device: Where = None) -> Tensor:
-    """Return a tensor whose elements are all ``fill_value``; its dtype is the number's where none is given."""
-    extents = shapes.as_shape(shape, op="full")
-    one = asarray(fill_value, dtype=dtype)
-    return from_numpy_array(np.full(extents, one.numpy()), one.dtype, device=device)
+    """Return a tensor whose elements are all ``fill_value``; its dtype is the number's where none is given.
+
+    Raises:
+        ArgumentError: ``fill_value`` is not one number, or an int outside the range of ``dtype``.
+        OutOfMemoryError: The device, or the limit set, cannot hold it.
+    """
+    return _filled("full", shape, fill_value, dtype, device)
 
 
 def zeros(shape: int | Sequence[int], *, dtype: str = "float32", device: Where = None) -> Tensor:
     """Return a tensor of zeros."""
-    return full(shape, 0, dtype=dtype, device=device)
+    return _filled("zeros", shape, 0, canonical(dtype), device)
 
 
 def ones(shape: int | Sequence[int], *, dtype: str = "float32", device: Where = None) -> Tensor:
     """Return a tensor of ones."""
-    return full(shape, 1, dtype=dtype, device=device)
+    return _filled("ones", shape, 1, canonical(dtype), device)
 
 
 def arange(
     start: float, /, stop: float | None = None, step: float = 1, *, dtype: str | None = None, device: Where = None
 ) -> Tensor:
-    """Return ``start, start + step, ...`` below ``stop`` (from 0 below ``start`` where no ``stop`` is given)."""
+    """Return ``start, start + step, ...`` below ``stop`` (from 0 below ``start`` where no ``stop`` is given).
+
+    Raises:
+        ArgumentError: A bound is no finite number, ``step`` is 0, or an int is outside the range of ``dtype``.
+        OutOfMemoryError: There are more than the device holds.
+    """
     first, last = (0, start) if stop is None else (start, stop)
+    given = (first, last, step)
+    finite = all(isinstance(n, (int, float, np.number)) and math.isfinite(n) for n in given)
+    if not finite or not step:
+        raise ArgumentError(f"arange: finite numbers, and a step other than 0. Got {first!r}, {last!r} and {step!r}.")
+    count = max(math.ceil((last - first) / step), 0)
+    _check_room(count * 8, device)
+    if count and dtype and all(isinstance(n, (int, np.integer)) for n in given):
+        ends = int(first), int(first) + (count - 1) * int(step)
+        _check_range("arange", min(ends), max(ends), canonical(dtype))
     return asarray(np.arange(first, last, step), dtype=dtype, device=device)
 
 
 def linspace(
     start: float, stop: float, /, num: int, *, dtype: str | None = None, device: Where = None, endpoint: bool = True
 ) -> Tensor:
-    """Return ``num`` evenly spaced numbers from ``start`` to ``stop``."""
-    return asarray(np.linspace(start, stop, num, endpoint=endpoint), dtype=dtype, device=device)
+    """Return ``num`` evenly spaced numbers from ``start`` to ``stop``.
+
+    Raises:
+        ArgumentError: ``num`` is no int, or is negative.
+        OutOfMemoryError: There are more than the device holds.
+    """
+    count = _count("linspace", num, "num")
+    _check_room(count * 8, device)
+    return asarray(np.linspace(start, stop, count, endpoint=endpoint), dtype=dtype, device=device)
 
 
 def eye(
     n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: str = "float32", device: Where = None
 ) -> Tensor:
-    """Return a matrix with ones on its ``k``-th diagonal and zeros elsewhere."""
-    return asarray(np.eye(n_rows, n_cols, k), dtype=dtype, device=device)
+    """Return a matrix with ones on its ``k``-th diagonal and zeros elsewhere.
+
+    Raises:
+        ArgumentError: An argument is no int, or an extent is negative.
+        OutOfMemoryError: The device, or the limit set, cannot hold it.
+    """
+    rows = _count("eye", n_rows, "n_rows")
+    columns = rows if n_cols is None else _count("eye", n_cols, "n_cols")
+    diagonal = shapes.as_index(k, op="eye", name="k")
+    _check_room(rows * columns * 8, device)
+    return asarray(np.eye(rows, columns, diagonal), dtype=canonical(dtype), device=device)
 
 
 def _device(where: Where) -> Device:
@@ -166,7 +212,59 @@ def _device(where: Where) -> Device:
 
 
 def _host_array(obj: Any) -> Array:
-    array = np.asarray(obj)
+    try:
+        array = np.asarray(obj)
+    except ValueError:
+        raise ShapeError("asarray: nested sequences of one length at every level. Got ones that differ.") from None
     if array.dtype.kind in "OUSmM":
-        raise DtypeError(f"asarray: numbers, or nested sequences of them. Got elements of numpy dtype {array.dtype}.")
+        raise DtypeError(
+            f"asarray: numbers, ints of at most 64 bits, or nested sequences of them. Got {type(obj).__name__}, "
+            f"to numpy of dtype {array.dtype}."
+        )
     return cast("Array", array)
+
+
+def _filled(op: str, shape: int | Sequence[int], value: float, dtype: str | None, where: Where) -> Tensor:
+    extents, one = shapes.as_shape(shape, op=op), _host_array(value)
+    if one.ndim:
+        raise ArgumentError(f"{op}: one number to fill with. Got an array of shape {one.shape}. broadcast_to repeats.")
+    number = asarray(value, dtype=dtype)
+    result = empty(extents, dtype=number.dtype, device=where)
+    if hasattr(result.device.backend.memory(result.device.index), "view"):
+        result.numpy()[...] = number.numpy()
+        return result
+    return from_numpy_array(np.full(extents, number.numpy()), number.dtype, device=where)
+
+
+def _check_whole_bytes(op: str, dtype: str) -> None:
+    if bits(dtype) < 8:
+        raise UnsupportedError(f"{op}: elements of a byte or more. Got {dtype}. nbxtensor.quant packs narrower ones.")
+
+
+def _check_range(op: str, low: int, high: int, dtype: str) -> None:
+    """Refuse ints that an integer ``dtype`` cannot hold."""
+    if dtype_kind(dtype) not in ("int", "uint"):
+        return
+    limits = iinfo(dtype)
+    if low < limits.min or high > limits.max:
+        raise ArgumentError(
+            f"{op}: ints in the range of {dtype}. Got {low if low < limits.min else high}. {limits.min} to "
+            f"{limits.max} is accepted."
+        )
+
+
+def _check_room(nbytes: int, where: Where) -> None:
+    """Refuse what the whole device could not hold, before the host tries to make it."""
+    allocator = _device(where).allocator
+    total = allocator.memory.info().total
+    if nbytes > total:
+        raise OutOfMemoryError(
+            allocator.device, requested=nbytes, live=allocator.live, limit=total, source="the device"
+        )
+
+
+def _count(op: str, value: int, name: str) -> int:
+    count = shapes.as_index(value, op=op, name=name)
+    if count < 0:
+        raise ArgumentError(f"{op}: {name} is zero or more. Got {count}.")
+    return count

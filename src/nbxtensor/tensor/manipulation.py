@@ -31,33 +31,52 @@ __all__ = [
 Axes = int | Sequence[int]
 
 
+def _check(op: str, *arrays: Tensor) -> None:
+    for array in arrays:
+        if not isinstance(array, Tensor):
+            raise ArgumentError(f"{op}: a tensor. Got {type(array).__name__}. nbxtensor.asarray makes tensors.")
+
+
+def _count(op: str, name: str, value: int) -> int:
+    count = shapes.as_index(value, op=op, name=name)
+    if count < 0:
+        raise ArgumentError(f"{op}: {name} is zero or more. Got {count}.")
+    return count
+
+
 def reshape(x: Tensor, /, shape: Axes) -> Tensor:
     """Return the elements of ``x`` in row-major order under ``shape`` (one extent may be -1); a view where possible."""
+    _check("reshape", x)
     return x.reshape(shape)
 
 
 def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
     """Return the view of ``x`` whose axis i is axis ``axes[i]``."""
+    _check("permute_dims", x)
     return x.permute(axes)
 
 
 def matrix_transpose(x: Tensor, /) -> Tensor:
     """Return the view of ``x`` with its last two axes exchanged."""
+    _check("matrix_transpose", x)
     return x.mT
 
 
 def expand_dims(x: Tensor, /, axis: int = 0) -> Tensor:
     """Return the view of ``x`` with an axis of extent 1 at ``axis``."""
+    _check("expand_dims", x)
     return x.unsqueeze(axis)
 
 
 def squeeze(x: Tensor, /, axis: Axes) -> Tensor:
     """Return the view of ``x`` without the named axes, each of extent 1."""
+    _check("squeeze", x)
     return x.squeeze(axis)
 
 
 def moveaxis(x: Tensor, source: Axes, destination: Axes, /) -> Tensor:
     """Return the view of ``x`` with the axes ``source`` at ``destination``; the others keep their order."""
+    _check("moveaxis", x)
     sources = shapes.normalize_axes(source, x.ndim, op="moveaxis")
     targets = shapes.normalize_axes(destination, x.ndim, op="moveaxis")
     if len(sources) != len(targets):
@@ -69,17 +88,22 @@ def moveaxis(x: Tensor, source: Axes, destination: Axes, /) -> Tensor:
 
 def broadcast_to(x: Tensor, /, shape: Sequence[int]) -> Tensor:
     """Return the view of ``x`` broadcast to ``shape``; repeated elements share their memory."""
+    _check("broadcast_to", x)
     return x.expand(shape)
 
 
 def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
     """Return views of the arrays broadcast against each other."""
-    shape = shapes.broadcast_shapes(*(a.shape for a in arrays))
+    _check("broadcast_arrays", *arrays)
+    shape = shapes.broadcast_shapes(*(a.shape for a in arrays), op="broadcast_arrays")
     return [a.expand(shape) for a in arrays]
 
 
 def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
     """Return the arrays, all of one shape, joined along a new axis."""
+    if not isinstance(arrays, (list, tuple)):
+        raise ArgumentError(f"stack: a list or tuple of tensors. Got {type(arrays).__name__}.")
+    _check("stack", *arrays)
     if not arrays:
         raise ArgumentError("stack: one array or more. Got none.")
     if any(a.shape != arrays[0].shape for a in arrays):
@@ -90,6 +114,7 @@ def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
 
 def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
     """Return the views of ``x`` at each place along ``axis``."""
+    _check("unstack", x)
     place = shapes.normalize_axis(axis, x.ndim, op="unstack")
     return tuple(x.select(place, i) for i in range(x.shape[place]))
 
@@ -98,16 +123,18 @@ def split(x: Tensor, size: int | Sequence[int], axis: int = 0) -> tuple[Tensor, 
     """Return views that follow one another along ``axis``: of ``size`` (the last may be less), or of the sizes given.
 
     Raises:
-        ArgumentError: Sizes below one, or that do not add up to the extent.
+        ArgumentError: Sizes below one, no ints, or that do not add up to the extent.
     """
+    _check("split", x)
     place = shapes.normalize_axis(axis, x.ndim, op="split")
     extent = x.shape[place]
-    if isinstance(size, int):
-        if size < 1:
+    if not isinstance(size, Sequence):
+        step = shapes.as_index(size, op="split", name="size")
+        if step < 1:
             raise ArgumentError(f"split: sizes of one or more. Got {size}.")
-        sizes = [min(size, extent - start) for start in range(0, extent, size)] or [0]
+        sizes = [min(step, extent - start) for start in range(0, extent, step)] or [0]
     else:
-        sizes = list(size)
+        sizes = [shapes.as_index(n, op="split", name="size") for n in size]
         if sum(sizes) != extent or min(sizes, default=0) < 0:
             raise ArgumentError(f"split: sizes that add up to the extent {extent}. Got {sizes}.")
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
@@ -116,6 +143,7 @@ def split(x: Tensor, size: int | Sequence[int], axis: int = 0) -> tuple[Tensor, 
 
 def flip(x: Tensor, /, *, axis: Axes | None = None) -> Tensor:
     """Return ``x`` with the order of elements along the axes reversed (every axis for None)."""
+    _check("flip", x)
     axes = shapes.normalize_axes(axis, x.ndim, op="flip")
     if not x.size:
         return x.copy()
@@ -124,12 +152,13 @@ def flip(x: Tensor, /, *, axis: Axes | None = None) -> Tensor:
     return Tensor(x.storage, Spec(x.shape, x.dtype, strides), x.offset + start, x.device_or_none).copy()
 
 
-def tile(x: Tensor, repetitions: Sequence[int], /) -> Tensor:
-    """Return ``x`` repeated ``repetitions[i]`` times along axis i, as whole blocks."""
-    if any(r < 0 for r in repetitions):
-        raise ArgumentError(f"tile: zero repetitions or more. Got {tuple(repetitions)}.")
-    ndim = max(x.ndim, len(repetitions))
-    times = (1,) * (ndim - len(repetitions)) + tuple(repetitions)
+def tile(x: Tensor, repetitions: Axes, /) -> Tensor:
+    """Return ``x`` repeated ``repetitions[i]`` times along axis i (one int: along the last), as whole blocks."""
+    _check("tile", x)
+    given = repetitions if isinstance(repetitions, Sequence) else (repetitions,)
+    counts = tuple(_count("tile", "a number of repetitions", n) for n in given)
+    ndim = max(x.ndim, len(counts))
+    times = (1,) * (ndim - len(counts)) + counts
     lifted = x.reshape((1,) * (ndim - x.ndim) + x.shape)
     paired = [n for r, e in zip(times, lifted.shape, strict=True) for n in (r, e)]
     ones = [n for e in lifted.shape for n in (1, e)]
@@ -139,24 +168,26 @@ def tile(x: Tensor, repetitions: Sequence[int], /) -> Tensor:
 
 def repeat(x: Tensor, repeats: int, /, *, axis: int | None = None) -> Tensor:
     """Return ``x`` with every element repeated ``repeats`` times along ``axis`` (of the flattened array for None)."""
-    if repeats < 0:
-        raise ArgumentError(f"repeat: zero repeats or more. Got {repeats}.")
+    _check("repeat", x)
+    count = _count("repeat", "the number of repeats", repeats)
     if axis is None:
-        return repeat(x.reshape(-1), repeats, axis=0)
+        return repeat(x.reshape(-1), count, axis=0)
     place = shapes.normalize_axis(axis, x.ndim, op="repeat")
-    shape = (*x.shape[: place + 1], repeats, *x.shape[place + 1 :])
-    merged = (*x.shape[:place], x.shape[place] * repeats, *x.shape[place + 1 :])
+    shape = (*x.shape[: place + 1], count, *x.shape[place + 1 :])
+    merged = (*x.shape[:place], x.shape[place] * count, *x.shape[place + 1 :])
     return x.unsqueeze(place + 1).expand(shape).copy().reshape(merged)
 
 
 def roll(x: Tensor, /, shift: Axes, *, axis: Axes | None = None) -> Tensor:
     """Return ``x`` with elements moved ``shift`` places on along ``axis``, those past the end entering at the start."""
+    _check("roll", x)
     if axis is None:
-        if not isinstance(shift, int):
+        if isinstance(shift, Sequence):
             raise ArgumentError(f"roll: one shift where no axis is given. Got {shift}.")
         return roll(x.reshape(-1), shift, axis=0).reshape(x.shape)
     axes = shapes.normalize_axes(axis, x.ndim, op="roll")
-    shifts = (shift,) * len(axes) if isinstance(shift, int) else tuple(shift)
+    given = shift if isinstance(shift, Sequence) else (shift,) * len(axes)
+    shifts = tuple(shapes.as_index(n, op="roll", name="shift") for n in given)
     if len(shifts) != len(axes):
         raise ArgumentError(f"roll: one shift per axis. Got shifts {shifts} for axes {axes}.")
     result = x

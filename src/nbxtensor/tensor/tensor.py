@@ -8,21 +8,29 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 import numpy as np
 
 from nbxtensor import shape as shapes
-from nbxtensor.dtype.convert import convert
 from nbxtensor.dtype.itemsize import bits, canonical, itemsize, numpy_dtype
-from nbxtensor.dtype.itemsize import kind as dtype_kind
-from nbxtensor.errors import ArgumentError, CaptureError, ShapeError, UnknownDtypeError, UnsupportedError
+from nbxtensor.errors import (
+    ArgumentError,
+    CaptureError,
+    MissingFactError,
+    ShapeError,
+    UnknownDtypeError,
+    UnsupportedError,
+)
 from nbxtensor.memory.allocator import Storage
 from nbxtensor.op import Array, Op, Spec
 from nbxtensor.ops.layout import op as layout
 from nbxtensor.run import Device, View, execute
 from nbxtensor.run import device as open_device
 from nbxtensor.tensor.operators import Operators
+from nbxtensor.tensor.values import Values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ["Symbol", "Tensor"]
+
+_NUMPY_AXES = 64 if int(np.__version__.partition(".")[0]) >= 2 else 32
 
 
 @runtime_checkable
@@ -67,7 +75,7 @@ def _placed(array: Array, dtype: str, where: Device) -> Tensor:
     return Tensor(storage, Spec(array.shape, dtype), 0, where)
 
 
-class Tensor(Operators):
+class Tensor(Operators, Values):
     """An n-dimensional array on a device.
 
     A tensor is a view: shape, dtype and strides (in elements) over a storage that several tensors may share. It is
@@ -183,6 +191,7 @@ class Tensor(Operators):
 
         Raises:
             CaptureError: The tensor is traced and has no values.
+            UnsupportedError: Elements are narrower than a byte, or there are more axes than numpy takes.
         """
         storage = self._storage
         if not isinstance(storage, Storage):
@@ -193,6 +202,8 @@ class Tensor(Operators):
         if not self.size:
             return np.empty(self.shape, carrier)
         memory = self.device.backend.memory(self.device.index)
+        if self.ndim > _NUMPY_AXES:
+            raise UnsupportedError(f"numpy: at most {_NUMPY_AXES} axes. Got {self.ndim}. reshape merges them.")
         if hasattr(memory, "view"):
             return np.asarray(_HostView(self, carrier))
         low = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True) if s < 0)
@@ -200,52 +211,6 @@ class Tensor(Operators):
         memory.copy_out(host.view(np.uint8).data, storage.address + (self._offset + low) * carrier.itemsize)
         strides = tuple(s * carrier.itemsize for s in self.strides)
         return np.lib.stride_tricks.as_strided(host[-low:], self.shape, strides)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:  # noqa: FBT001 - numpy's protocol
-        """Return the elements for `numpy.asarray`."""
-        array = self.numpy() if dtype is None else self.numpy().astype(dtype, copy=False)
-        return array.copy() if copy else array
-
-    def item(self) -> bool | int | float | complex:
-        """Return the one element as a Python number.
-
-        Raises:
-            ArgumentError: There is not exactly one element.
-        """
-        if self.size != 1:
-            raise ArgumentError(f"item: a tensor of one element. Got shape {self.shape}.")
-        return self.tolist_flat()[0]
-
-    def tolist(self) -> Any:
-        """Return the elements as nested lists of Python numbers (a number for no axes)."""
-        return self._values().tolist()
-
-    def tolist_flat(self) -> list[Any]:
-        """Return the elements in row-major order as a list of Python numbers."""
-        return self._values().reshape(-1).tolist()
-
-    def _values(self) -> Array:
-        """Return the elements in a numpy dtype that shows their values."""
-        array = self.numpy()
-        exact = dtype_kind(self.dtype) == "float" and np.dtype(numpy_dtype(self.dtype)).kind != "f"
-        return convert(np.ascontiguousarray(array), self.dtype, "float32") if exact else array
-
-    def __bool__(self) -> bool:
-        return bool(self.item())
-
-    def __int__(self) -> int:
-        return int(cast("int", self.item()))
-
-    def __float__(self) -> float:
-        return float(cast("float", self.item()))
-
-    def __complex__(self) -> complex:
-        return complex(self.item())
-
-    def __index__(self) -> int:
-        if dtype_kind(self.dtype) not in ("int", "uint"):
-            raise TypeError(f"__index__: an integer tensor. Got dtype {self.dtype}.")
-        return int(cast("int", self.item()))
 
     def __len__(self) -> int:
         if not self.ndim:
@@ -255,9 +220,6 @@ class Tensor(Operators):
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self)))
 
-    def __contains__(self, value: Any) -> bool:
-        return bool((self == value).any())
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what pickle and copy make the tensor of again: its elements, packed, on the CPU."""
         return _restored, (np.array(self.numpy()), self.dtype)
@@ -265,8 +227,7 @@ class Tensor(Operators):
     def __repr__(self) -> str:
         if not isinstance(self._storage, Storage):
             return f"Tensor(traced, shape={self.shape}, dtype={self.dtype})"
-        body = np.array2string(self._values(), separator=", ", prefix="Tensor(")
-        return f"Tensor({body}, dtype={self.dtype}, device={self.device})"
+        return f"Tensor({self._text('Tensor(')}, dtype={self.dtype}, device={self.device})"
 
     # ---- views
 
@@ -343,8 +304,12 @@ class Tensor(Operators):
         return self._view(shape, strides, offset)
 
     def expand(self, *shape: int | Sequence[int]) -> Tensor:
-        """Return the view broadcast to ``shape``; repeated elements share their memory."""
-        wanted, strides = shapes.broadcast_strides(self.shape, self.strides, _extents(shape))
+        """Return the view broadcast to ``shape``, where -1 keeps an extent; repeated elements share their memory.
+
+        Raises:
+            ShapeError: The tensor does not broadcast to it.
+        """
+        wanted, strides = shapes.expand(self.shape, self.strides, _extents(shape))
         return self._view(wanted, strides)
 
     def unsqueeze(self, axis: int) -> Tensor:
@@ -373,11 +338,18 @@ class Tensor(Operators):
         return self._view([self.shape[i] for i in kept], [self.strides[i] for i in kept])
 
     def flatten(self, start: int = 0, stop: int = -1) -> Tensor:
-        """Return the axes ``start`` to ``stop`` (inclusive) merged into one."""
+        """Return the axes ``start`` to ``stop`` (inclusive) merged into one.
+
+        Raises:
+            BoundsError: There is no such axis.
+            ArgumentError: ``stop`` comes before ``start``.
+        """
         if not self.ndim:
             return self.reshape(1)
         first = shapes.normalize_axis(start, self.ndim, op="flatten")
         last = shapes.normalize_axis(stop, self.ndim, op="flatten")
+        if last < first:
+            raise ArgumentError(f"flatten: the first axis comes before the last. Got {start} and {stop}.")
         merged = shapes.numel(self.shape[first : last + 1])
         return self.reshape((*self.shape[:first], merged, *self.shape[last + 1 :]))
 
@@ -437,13 +409,17 @@ class Tensor(Operators):
         Raises:
             MissingFactError: ``target`` is neither a dtype of the table nor a device of an installed backend.
         """
-        if isinstance(target, str):
+        if isinstance(target, Device):
+            return self._moved(target)
+        try:
+            name = canonical(target)
+        except UnknownDtypeError as unknown:
             try:
-                name = canonical(target)
-            except UnknownDtypeError:
-                return self._moved(open_device(target))
-            return self if name == self.dtype else self.astype(name)
-        return self._moved(target)
+                where = open_device(target)
+            except (ArgumentError, MissingFactError) as absent:
+                raise MissingFactError(f"{target!r}", f"As a dtype: {unknown} As a device: {absent}") from None
+            return self._moved(where)
+        return self if name == self.dtype else self.astype(name)
 
     def _moved(self, where: Device) -> Tensor:
         if self.device is where:

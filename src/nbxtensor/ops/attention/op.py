@@ -43,7 +43,7 @@ def _result(call: Call) -> Spec:
         mask = call["mask"]
         if mask.dtype != "bool" and dtype_kind(mask.dtype) != "float":
             raise DtypeError(f"attention: a mask of bool (True takes part) or float (added). Got {mask.dtype}.")
-        if mask.ndim > 4 or shapes.broadcast_shapes(mask.shape, scores) != scores:
+        if mask.ndim > 4 or shapes.broadcast_shapes(mask.shape, scores, op="attention") != scores:
             raise ShapeError(f"attention: a mask that broadcasts to {scores}. Got shape {mask.shape}.")
     return _in_order_of(q, Spec((*q.shape[:3], v.shape[3]), q.dtype))
 

@@ -31,7 +31,7 @@ __all__ = ["addmm", "bmm", "linear", "linear_packed", "matmul", "mm"]
 def _result(call: Call, shape: tuple[int, ...]) -> Spec:
     expression, names, _ = epilogue_of(call)
     for name in names:
-        if shapes.broadcast_shapes(call[name].shape, shape) != shape:
+        if shapes.broadcast_shapes(call[name].shape, shape, op=call.op.name) != shape:
             raise ShapeError(
                 f"{call.op.name}: {name} broadcasts to the product's shape {shape}. Got {call[name].shape}."
             )
@@ -46,7 +46,7 @@ def _matmul_shape(op: str, x: tuple[int, ...], y: tuple[int, ...]) -> tuple[int,
         raise ShapeError(f"{op}: the last axis of x matches the rows of y. Got shapes {x} and {y}.")
     rows = x[-2:-1] if len(x) > 1 else ()
     columns = y[-1:] if len(y) > 1 else ()
-    return (*shapes.broadcast_shapes(x[:-2], y[:-2]), *rows, *columns)
+    return (*shapes.broadcast_shapes(x[:-2], y[:-2], op=op), *rows, *columns)
 
 
 def _matmul_result(call: Call) -> Spec:

@@ -67,7 +67,7 @@ def pointwise(
             return rule.common(name, tuple(numbers))
 
         def result(call: Call) -> Spec:
-            shape = shapes.broadcast_shapes(*(spec.shape for spec in call.inputs.values()))
+            shape = shapes.broadcast_shapes(*(spec.shape for spec in call.inputs.values()), op=call.op.name)
             return Spec(shape, rule.result(common(call)))
 
         def how(call: Call) -> Pointwise:

@@ -1,0 +1,116 @@
+"""A tensor's elements on the host: Python numbers, and exchange with other array libraries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nbxtensor.dtype.convert import convert
+from nbxtensor.dtype.itemsize import kind as dtype_kind
+from nbxtensor.dtype.itemsize import numpy_dtype
+from nbxtensor.errors import ArgumentError, DtypeError, UnsupportedError
+from nbxtensor.op import Array
+
+__all__ = ["Values"]
+
+_DLPACK_CPU = 1  # kDLCPU of dlpack.h
+
+
+class Values:
+    """What a tensor of known elements can be read as; all of it goes through ``numpy()``."""
+
+    __slots__ = ()
+
+    def __array__(self: Any, dtype: Any = None, copy: bool | None = None) -> Array:  # noqa: FBT001 - numpy's protocol
+        """Return the elements for `numpy.asarray`.
+
+        Raises:
+            ValueError: ``copy`` is False, and ``dtype`` is another.
+        """
+        array = self.numpy()
+        if copy is False and dtype is not None and np.dtype(dtype) != array.dtype:
+            raise ValueError(f"__array__: a conversion makes a copy. Got copy=False and {dtype} for {array.dtype}.")
+        return array.astype(array.dtype if dtype is None else dtype, copy=bool(copy))
+
+    def __dlpack__(self: Any, **options: Any) -> Any:
+        """Return the elements as a DLPack capsule, for the ``from_dlpack`` of another library; the memory is shared.
+
+        Args:
+            options: Those of the protocol (``stream``, ``max_version``, ``dl_device``, ``copy``).
+
+        Raises:
+            DtypeError: numpy, which writes the capsule, lacks the dtype.
+        """
+        if self._coded():
+            raise DtypeError(f"__dlpack__: dtypes that numpy has are exchanged. Got {self.dtype}.")
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self: Any) -> tuple[int, int]:
+        """Return the DLPack kind and number of the device: the CPU, whose memory alone is exchanged.
+
+        Raises:
+            UnsupportedError: The tensor is on another device.
+        """
+        if not hasattr(self.device.backend.memory(self.device.index), "view"):
+            raise UnsupportedError(f"__dlpack_device__: memory the CPU reaches is exchanged. Got {self.device}.")
+        return _DLPACK_CPU, 0
+
+    def item(self: Any) -> bool | int | float | complex:
+        """Return the one element as a Python number.
+
+        Raises:
+            ArgumentError: There is not exactly one element.
+        """
+        if self.size != 1:
+            raise ArgumentError(f"item: a tensor of one element. Got shape {self.shape}.")
+        return self.tolist_flat()[0]
+
+    def tolist(self: Any) -> Any:
+        """Return the elements as nested lists of Python numbers (a number for no axes)."""
+        return self._values().tolist()
+
+    def tolist_flat(self: Any) -> list[Any]:
+        """Return the elements in row-major order as a list of Python numbers."""
+        return self._values().reshape(-1).tolist()
+
+    def _values(self: Any) -> Array:
+        """Return the elements in a numpy dtype that shows their values."""
+        array = self.numpy()
+        return convert(array, self.dtype, "float32") if self._coded() else array
+
+    def _coded(self: Any) -> bool:
+        """Return whether numpy lacks the dtype, and holds its elements as codes."""
+        return numpy_dtype(self.dtype).name != self.dtype
+
+    def _text(self: Any, prefix: str) -> str:
+        """Return the elements as text that stands after ``prefix``; of many, those at the ends of each axis alone."""
+        if not self._coded() or self.size <= np.get_printoptions()["threshold"]:
+            return np.array2string(self._values(), separator=", ", prefix=prefix)
+
+        def shown(code: Any) -> str:
+            return str(convert(np.asarray(code), self.dtype, "float32"))
+
+        return np.array2string(self.numpy(), separator=", ", prefix=prefix, formatter={"all": shown})
+
+    def __bool__(self: Any) -> bool:
+        if self.size != 1:
+            raise ArgumentError(f"bool: one element is true or false. Got shape {self.shape}. any() or all() decides.")
+        return bool(self.item())
+
+    def __int__(self: Any) -> int:
+        return int(self.item())
+
+    def __float__(self: Any) -> float:
+        return float(self.item())
+
+    def __complex__(self: Any) -> complex:
+        return complex(self.item())
+
+    def __index__(self: Any) -> int:
+        if dtype_kind(self.dtype) not in ("int", "uint"):
+            raise DtypeError(f"__index__: an integer tensor. Got dtype {self.dtype}.")
+        return int(self.item())
+
+    def __contains__(self: Any, value: Any) -> bool:
+        return bool((self == value).any())
