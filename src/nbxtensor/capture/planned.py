@@ -6,6 +6,7 @@ from typing import Any
 
 import nbxtensor
 from nbxtensor.capture.program import PlanLoader
+from nbxtensor.errors import ArgumentError
 from nbxtensor.memory import limit
 from nbxtensor.op import Expression, Op
 from nbxtensor.ops.pointwise.fused import fused
@@ -32,10 +33,13 @@ def plan(graph: Graph, *, device: str | Device = "cpu", optimize: bool = True) -
             keeps the nodes as traced.
 
     Raises:
+        ArgumentError: ``graph`` is no graph.
         PlanError: The graph breaks a rule, or the plan is larger than the memory limit in force.
         UnsupportedError: No kernel serves a node on the device.
         MissingFactError: There is no such device.
     """
+    if not isinstance(graph, Graph):
+        raise ArgumentError(f"plan: a graph, which nbxtensor.trace makes. Got {type(graph).__name__}.")
     where = open_device(device)
     found = compact(remove_dead(graph))
     if optimize:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +13,7 @@ import numpy as np
 from nbxtensor.backend.contract import Bound
 from nbxtensor.capture.recording import Recording
 from nbxtensor.dtype.itemsize import numpy_dtype
-from nbxtensor.errors import ArgumentError, DtypeError, PlanError, ShapeError
+from nbxtensor.errors import ArgumentError, DtypeError, NbxError, PlanError, ShapeError
 from nbxtensor.memory.allocator import Storage
 from nbxtensor.op import Array, Pointer, Spec
 from nbxtensor.planning.graph import Graph, GraphBuffer, Ref
@@ -24,15 +26,35 @@ __all__ = ["PlanLoader", "Program"]
 Progress = Callable[[int, int, str], None]
 
 
+class _Turn:
+    """One caller at a time; a child process starts anew, whoever was inside when it was forked."""
+
+    __slots__ = ("_lock", "_process")
+
+    def __init__(self) -> None:
+        self._process = -1
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        if self._process != os.getpid():
+            self._process, self._lock = os.getpid(), threading.RLock()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 class Program:
     """What `Plan.load` returns: call it with the inputs, or `capture` it to replay it.
 
     All memory was allocated when it was made: the arena (inputs, temporaries, workspace) and the weights, at the
-    offsets the plan states.
+    offsets the plan states. Threads may call it, and its recordings, at once: calls take turns, from the copy of the
+    inputs to the copy of the outputs (outputs that are borrowed are the next caller's to overwrite).
 
     Attributes:
         plan: The plan.
         device: What it runs on.
+        turn: Held, as a context, by the one caller whose values are in the arena.
         launches: Every launch of a run, in order.
         nodes: For each launch, the index of its node in ``plan.graph``.
     """
@@ -42,11 +64,13 @@ class Program:
     ) -> None:
         self.plan = plan
         self.device = device
+        self.turn = _Turn()
         self.nodes: tuple[int, ...] = tuple(node for node, _ in launches)
         self.launches: tuple[Bound, ...] = tuple(bound for _, bound in launches)
         self._areas = areas
         self._inputs = tuple(self._tensor(Ref(i, _spec(b))) for i, b in plan.graph.of_kind("input"))
         self._outputs = tuple(self._tensor(ref) for ref in plan.graph.outputs)
+        self._returns_inputs = any(plan.graph.buffers[ref.buffer].kind == "input" for ref in plan.graph.outputs)
 
     @property
     def inputs(self) -> tuple[Spec, ...]:
@@ -68,9 +92,10 @@ class Program:
             ShapeError: A value of another shape.
             DtypeError: A value of another dtype.
         """
-        self.fill(inputs)
-        self.run()
-        return self.results(borrow=borrow)
+        with self.turn:
+            self.fill(inputs)
+            self.run()
+            return self.results(borrow=borrow)
 
     def fill(self, inputs: tuple[Any, ...]) -> None:
         """Copy values into the fixed input buffers; see `__call__` for what is refused (then nothing is copied)."""
@@ -115,20 +140,29 @@ class Program:
 
     def _checked(self, index: int, value: Any) -> Array | Tensor:
         """Return an input as packed host memory, or as it is where it can be copied on the device."""
-        spec = self._inputs[index].spec
-        given = value if isinstance(value, Tensor) else np.asarray(value)
-        dtype = value.dtype if isinstance(value, Tensor) else asarray(given).dtype
+        spec, name = self._inputs[index].spec, f"{self.plan.graph.name}: input {index}"
+        try:
+            given = value if isinstance(value, Tensor) else np.asarray(value)
+            dtype = value.dtype if isinstance(value, Tensor) else asarray(given).dtype
+        except (NbxError, ValueError) as error:
+            raise ArgumentError(
+                f"{name} is a tensor or what asarray takes. Got {type(value).__name__}: {error}"
+            ) from None
         if tuple(given.shape) != spec.shape:
-            raise ShapeError(
-                f"{self.plan.graph.name}: input {index} was planned with shape {spec.shape}. Got {given.shape}."
-            )
+            raise ShapeError(f"{name} was planned with shape {spec.shape}. Got {given.shape}.")
         if dtype != spec.dtype:
-            raise DtypeError(
-                f"{self.plan.graph.name}: input {index} was planned as {spec.dtype}. Got {dtype}. astype converts."
-            )
-        if not isinstance(given, Tensor):
-            return np.ascontiguousarray(given)
-        return given if self._copies_on_device(given) else np.ascontiguousarray(given.numpy())
+            bits = not isinstance(given, Tensor) and given.dtype == numpy_dtype(spec.dtype)
+            hint = "from_numpy_array takes bit patterns" if bits else "astype converts"
+            raise DtypeError(f"{name} was planned as {spec.dtype}. Got {dtype}. {hint}.")
+        if isinstance(given, Tensor) and self._copies_on_device(given):
+            return given
+        host = np.ascontiguousarray(given.numpy() if isinstance(given, Tensor) else given)
+        return host.copy() if self._returns_inputs and self._in_arena(host) else host
+
+    def _in_arena(self, host: Array) -> bool:
+        """Return whether an array is a view of the arena: a borrowed output, which filling an input may overwrite."""
+        arena = self._areas["arena"]
+        return arena.address <= host.__array_interface__["data"][0] < arena.address + arena.nbytes
 
     def _copies_on_device(self, tensor: Tensor) -> bool:
         """Return whether a tensor is packed in memory of its own (no view of the arena) out of the host's reach."""
@@ -204,12 +238,17 @@ class PlanLoader:
             progress: Called as (done, total, op) before each node's kernels are compiled or fetched.
 
         Raises:
-            ArgumentError: A weight is missing, or one is given that the function does not have.
+            ArgumentError: A weight is missing, or ``weights`` is no mapping. Names the function does not use are
+                passed over.
             ShapeError: A weight has another shape than was traced.
             DtypeError: A weight has another dtype.
             CompileError: A kernel does not compile.
             OutOfMemoryError: The device, or the limit set, cannot hold the plan.
         """
+        if not isinstance(weights, Mapping):
+            raise ArgumentError(
+                f"{plan.graph.name}: weights are a mapping from names to values. Got {type(weights).__name__}."
+            )
         values = self._weights(plan, weights)
         areas = {
             "arena": self.device.allocator.allocate(plan.arena_nbytes),

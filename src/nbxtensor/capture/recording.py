@@ -39,9 +39,10 @@ class Recording:
 
     def __call__(self, *inputs: Any, borrow: bool = False) -> Any:
         """Replay once with ``inputs``; see `Program.__call__`."""
-        self.program.fill(inputs)
-        self._replay.run()
-        return self.program.results(borrow=borrow)
+        with self.program.turn:
+            self.program.fill(inputs)
+            self._replay.run()
+            return self.program.results(borrow=borrow)
 
     def __len__(self) -> int:
         """Return the number of recorded launches."""
@@ -65,10 +66,11 @@ class Recording:
     def _verify(self, inputs: tuple[Any, ...]) -> bool:
         """Compare a replay with a normal run on the same inputs, each starting from an overwritten arena."""
         program = self.program
-        program.scrub()
-        wanted = _bytes(program(*inputs))
-        program.scrub()
-        got = _bytes(self(*inputs))
+        with program.turn:
+            program.scrub()
+            wanted = _bytes(program(*inputs))
+            program.scrub()
+            got = _bytes(self(*inputs))
         for number, (a, b) in enumerate(zip(wanted, got, strict=True)):
             if a != b:
                 different = np.flatnonzero(np.frombuffer(a, np.uint8) != np.frombuffer(b, np.uint8))

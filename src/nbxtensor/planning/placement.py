@@ -68,7 +68,7 @@ def place(lifetimes: Iterable[Lifetime]) -> Placement:
     reaches the lower bound is taken, and else the best. The result does not depend on the order of ``lifetimes``.
 
     Raises:
-        PlanError: Two lifetimes have one id.
+        PlanError: Two lifetimes have one id, or all together take more bytes than an address counts.
 
     >>> found = place([Lifetime("a", 0, 2, 100), Lifetime("b", 1, 3, 60), Lifetime("c", 2, 4, 90)])
     >>> found.peak, found.ratio
@@ -77,6 +77,10 @@ def place(lifetimes: Iterable[Lifetime]) -> Placement:
     kept = sorted(lifetimes, key=lambda x: (x.lower, x.upper, x.size, x.alignment, x.id))
     if len({x.id for x in kept}) != len(kept):
         raise PlanError(f"place: an id names one lifetime. Got {len(kept)} lifetimes, not all of distinct ids.")
+    if (total := sum(x.nbytes for x in kept)) > _NO_CEILING // 2:
+        raise PlanError(
+            f"place: offsets are 63 bits wide. Got {total} bytes of buffers. {_NO_CEILING // 2} are accepted."
+        )
     bound = lower_bound(kept)
     rows = [(x.lower, x.upper, x.nbytes, x.alignment) for x in kept]
     block = Block(*np.array(rows, np.int64).reshape(-1, 4).T.copy())

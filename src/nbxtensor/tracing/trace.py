@@ -16,6 +16,8 @@ from nbxtensor.tensor import Tensor
 
 __all__ = ["trace"]
 
+_RESERVED = "folded."  # what values computed at load time are called
+
 
 def trace(
     fn: Callable[..., Any], *specs: Spec | Tensor, weights: Mapping[str, Spec | Tensor] | None = None, name: str = ""
@@ -34,16 +36,22 @@ def trace(
     Raises:
         CaptureError: ``fn`` reads a value on the host (``item``, ``numpy``, ``bool``), or returns something else than
             tensors of this trace.
-        ArgumentError: An input is neither a spec nor a tensor.
+        ArgumentError: ``fn`` is no function, an input is neither a spec nor a tensor, or weights are no mapping from
+            names that the library does not use itself ("folded." and a number).
 
     >>> import nbxtensor as nbx
     >>> print(len(nbx.trace(lambda x: nbx.relu(x) + 1, nbx.Spec((4,), "float32")).nodes))
     2
     """
+    if not callable(fn):
+        raise ArgumentError(f"trace: a function. Got {type(fn).__name__}.")
     recorder = _Recorder()
-    given = {key: recorder.declare("weight", key, value) for key, value in (weights or {}).items()}
+    given = {key: recorder.declare("weight", key, value) for key, value in _named(weights).items()}
     inputs = [recorder.declare("input", f"input{i}", spec) for i, spec in enumerate(specs)]
-    result = fn(*inputs) if weights is None else fn(given, *inputs)
+    try:
+        result = fn(*inputs) if weights is None else fn(given, *inputs)
+    finally:
+        recorder.open = False
     outputs = list(result) if isinstance(result, (tuple, list)) else [result]
     refs: list[Ref] = []
     for output in outputs:
@@ -52,6 +60,17 @@ def trace(
         refs.append(recorder.ref(output))
     title = name or getattr(fn, "__name__", "graph").strip("<>")
     return Graph(tuple(recorder.buffers), tuple(recorder.nodes), tuple(refs), title).check()
+
+
+def _named(weights: Mapping[str, Spec | Tensor] | None) -> Mapping[str, Spec | Tensor]:
+    if weights is None:
+        return {}
+    if not isinstance(weights, Mapping):
+        raise ArgumentError(f"trace: weights are a mapping from names to specs. Got {type(weights).__name__}.")
+    for name in weights:
+        if not isinstance(name, str) or name.startswith(_RESERVED):
+            raise ArgumentError(f"trace: weights have names that do not start with {_RESERVED!r}. Got {name!r}.")
+    return weights
 
 
 class _Symbol:
@@ -72,6 +91,7 @@ class _Recorder:
     """The graph of one trace while it grows."""
 
     def __init__(self) -> None:
+        self.open = True  # until the function has returned
         self.buffers: list[GraphBuffer] = []
         self.nodes: list[Node] = []
         self._constants: dict[tuple[int, Spec, int], int] = {}
@@ -88,6 +108,10 @@ class _Recorder:
 
     def run(self, op: Op, operands: Mapping[str, Tensor], params: Mapping[str, Any]) -> tuple[Tensor, ...]:
         """Write one call down and return tensors that stand for its results."""
+        if not self.open:
+            raise CaptureError(
+                f"{op.name}: a traced tensor lives as long as its trace. Got one of a trace that is over."
+            )
         refs = {name: self.ref(tensor) for name, tensor in operands.items()}
         call = op.call({name: ref.spec for name, ref in refs.items()}, params)
         outputs = tuple(Ref(self._buffer(spec), spec) for spec in call.outputs)
