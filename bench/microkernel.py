@@ -195,9 +195,7 @@ def measure(lines: Any, shape: Sequence[int], *, turns: int, seconds: float, lev
     agree([*best.values(), *others], rtol=1e-4)
     timings = race([*best.values(), *others], threads=1, turns=turns, seconds=seconds)
 
-    def rate(name: str) -> float:
-        return 2e-9 * m * n * k / timings[name].median
-
+    rates = {name: 2e-9 * m * n * k / timing.median for name, timing in timings.items()}
     peak = machine.rates(1)["rates.matrix.float32"] * 1e-9
     for way in best.values():
         lines.add(
