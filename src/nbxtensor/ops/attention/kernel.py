@@ -10,7 +10,7 @@ def attention_kernel(
     heads, group, length_q, length_k, width, width_v, scale,
     q_batch, q_head, q_row, q_col, k_batch, k_head, k_row, k_col, v_batch, v_head, v_row, v_col,
     o_batch, o_head, o_row, o_col, m_batch, m_head, m_row, m_col,
-    MASK: tl.constexpr, CAUSAL: tl.constexpr, COMPUTE: tl.constexpr, ACC: tl.constexpr,
+    MASK: tl.constexpr, CAUSAL: tl.constexpr, COMPUTE: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
     """One program per block of query rows of one head; keys in blocks, softmax kept running."""
@@ -20,6 +20,11 @@ def attention_kernel(
     cols = tl.arange(0, BN)
     dims = tl.arange(0, BD)
     dims_v = tl.arange(0, BV)
+    if WIDE:
+        rows = rows.to(tl.int64)
+        cols = cols.to(tl.int64)
+        dims = dims.to(tl.int64)
+        dims_v = dims_v.to(tl.int64)
     q_at = q + batch * q_batch + head * q_head
     k_at = k + batch * k_batch + (head // group) * k_head
     v_at = v + batch * v_batch + (head // group) * v_head

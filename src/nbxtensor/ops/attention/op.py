@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbxtensor import shape as shapes
-from nbxtensor.dtype.itemsize import kind as dtype_kind
 from nbxtensor.errors import DtypeError, ShapeError
 from nbxtensor.op import Array, Call, Case, Cost, Kernel, Launch, Number, Spec, declare
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["attention"]
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
+_WIDE = 2**31 - 2**16  # elements of one head from which offsets are 64 bits wide, the padding of the last block in mind
 
 
 def _result(call: Call) -> Spec:
@@ -32,17 +32,21 @@ def _result(call: Call) -> Spec:
         and q.shape[3] == k.shape[3]
         and k.shape[1:3] == v.shape[1:3]
         and (k.shape[1] and not q.shape[1] % k.shape[1])
+        and q.shape[3]
     )
     if not fits:
         raise ShapeError(
             "attention: q [batch, heads, queries, width], k [batch, groups, keys, width], v [batch, groups, keys, "
-            f"width_v], heads a multiple of groups. Got shapes {q.shape}, {k.shape} and {v.shape}."
+            "width_v], width at least 1, heads a multiple of groups. "
+            f"Got shapes {q.shape}, {k.shape} and {v.shape}."
         )
     scores = (*q.shape[:3], k.shape[2])
     if "mask" in call.inputs:
         mask = call["mask"]
-        if mask.dtype != "bool" and dtype_kind(mask.dtype) != "float":
-            raise DtypeError(f"attention: a mask of bool (True takes part) or float (added). Got {mask.dtype}.")
+        if mask.dtype not in ("bool", *_DTYPES):
+            raise DtypeError(
+                f"attention: a mask of bool (True takes part) or of {', '.join(_DTYPES)} (added). Got {mask.dtype}."
+            )
         if mask.ndim > 4 or shapes.broadcast_shapes(mask.shape, scores, op="attention") != scores:
             raise ShapeError(f"attention: a mask that broadcasts to {scores}. Got shape {mask.shape}.")
     return _in_order_of(q, Spec((*q.shape[:3], v.shape[3]), q.dtype))
@@ -108,7 +112,16 @@ def _launch(call: Call) -> tuple[Launch, ...]:
         constants["MASK"] = "bool" if mask.dtype == "bool" else "float"
     else:
         constants |= {"mask": None, **dict.fromkeys(places, 0)}
-    constants |= {"COMPUTE": f"tl.{q.dtype}", "ACC": f"tl.{accumulator}", "BM": bm, "BN": bn, "BD": bd, "BV": bv}
+    spans = [shapes.extent_span(s.shape[-2:], s.strides[-2:]) for s in (*call.inputs.values(), out)]
+    constants |= {
+        "COMPUTE": f"tl.{q.dtype}",
+        "ACC": f"tl.{accumulator}",
+        "WIDE": max(spans) >= _WIDE,
+        "BM": bm,
+        "BN": bn,
+        "BD": bd,
+        "BV": bv,
+    }
     return (Launch("attention_kernel", (-(-length_q // bm), batch * heads), arguments, constants),)
 
 

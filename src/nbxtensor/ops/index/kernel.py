@@ -7,19 +7,18 @@ import triton.language as tl
 @triton.jit
 def take_rows_kernel(
     y, x, indices, count, extent, inner, i_stride, x_outer, x_axis, x_inner, y_outer,
-    MISSING: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
+    MISSING: tl.constexpr, WIDE: tl.constexpr, INDEX: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """y[outer, i, :] = x[outer, indices[i], :]: one program per row and block of it."""
     row = tl.program_id(0)
     outer = row // count
     place = row % count
     lane = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    at = tl.load(indices + place * i_stride)
     if WIDE:
-        at = at.to(tl.int64)
         outer = outer.to(tl.int64)
         place = place.to(tl.int64)
         lane = lane.to(tl.int64)
+    at = tl.load(indices + place * i_stride).to(INDEX)
     at = tl.where(at < 0, at + extent, at)
     inside = (at >= 0) & (at < extent)
     target = y + outer * y_outer + place * inner + lane
@@ -31,16 +30,16 @@ def take_rows_kernel(
 @triton.jit
 def take_lanes_kernel(
     y, x, indices, count, extent, i_stride, x_outer, x_axis, y_outer,
-    MISSING: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
+    MISSING: tl.constexpr, WIDE: tl.constexpr, INDEX: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """y[outer, i] = x[outer, indices[i]]: blocks of places."""
     outer = tl.program_id(0)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = place < count
-    at = tl.load(indices + place * i_stride, mask=mask, other=0)
     if WIDE:
-        at = at.to(tl.int64)
         outer = outer.to(tl.int64)
+        place = place.to(tl.int64)
+    at = tl.load(indices + place * i_stride, mask=mask, other=0).to(INDEX)
     at = tl.where(at < 0, at + extent, at)
     inside = (at >= 0) & (at < extent)
     source = x + outer * x_outer + tl.where(inside, at, 0) * x_axis
@@ -51,7 +50,7 @@ def take_lanes_kernel(
 def take_along_kernel(
     y, x, indices, extent, n1, n2, inner,
     x_axis, x0, x1, x2, x_inner, i0_stride, i1_stride, i2_stride, i_inner, y0, y1, y2,
-    MISSING: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
+    MISSING: tl.constexpr, WIDE: tl.constexpr, INDEX: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """y[p] = x[p with the axis replaced by indices[p]]: three outer axes and an inner one, any strides."""
     row = tl.program_id(0)
@@ -60,13 +59,13 @@ def take_along_kernel(
     i1 = (row // n2) % n1
     i0 = row // (n2 * n1)
     mask = lane < inner
-    at = tl.load(indices + i0 * i0_stride + i1 * i1_stride + i2 * i2_stride + lane * i_inner, mask=mask, other=0)
     if WIDE:
-        at = at.to(tl.int64)
         i0 = i0.to(tl.int64)
         i1 = i1.to(tl.int64)
         i2 = i2.to(tl.int64)
         lane = lane.to(tl.int64)
+    where = indices + i0 * i0_stride + i1 * i1_stride + i2 * i2_stride + lane * i_inner
+    at = tl.load(where, mask=mask, other=0).to(INDEX)
     at = tl.where(at < 0, at + extent, at)
     inside = (at >= 0) & (at < extent)
     source = x + i0 * x0 + i1 * x1 + i2 * x2 + lane * x_inner + tl.where(inside, at, 0) * x_axis

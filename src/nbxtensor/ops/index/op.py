@@ -37,8 +37,16 @@ def _missing(dtype: str) -> float | int | bool:
     return float("nan") if dtype_kind(dtype) == "float" else 0
 
 
-def _is_wide(*specs: Spec) -> bool:
+def _is_wide(call: Call) -> bool:
+    specs = (*call.inputs.values(), *call.outputs)
     return any(shapes.extent_span(s.shape, s.strides) >= _WIDE for s in specs)
+
+
+def _widths(call: Call) -> dict[str, Any]:
+    """Return the constants that say how wide places and indices are: no index wraps before it is compared."""
+    dtype, wide = call["indices"].dtype, _is_wide(call)
+    index = "tl.int64" if wide or bits(dtype) == 64 or dtype == "uint32" else "tl.int32"
+    return {"WIDE": wide, "INDEX": index}
 
 
 def _block(extent: int) -> int:
@@ -63,7 +71,7 @@ def _cost(values: str) -> Any:
 
 def _rows_launch(call: Call, values: str, axis: int) -> tuple[Launch, ...]:
     """Launch over (outer, places, inner): rows where there is an inner extent, single elements where there is none."""
-    x, indices, out = call[values], call["indices"], call.outputs[0]
+    x, indices = call[values], call["indices"]
     outer, (x_outer,) = collapse(x.shape[:axis], [x.strides[:axis]])
     inner, (x_inner,) = collapse(x.shape[axis + 1 :], [x.strides[axis + 1 :]])
     if len(outer) > 1 or len(inner) > 1:
@@ -82,7 +90,7 @@ def _rows_launch(call: Call, values: str, axis: int) -> tuple[Launch, ...]:
         "x_axis": x.strides[axis],
         "y_outer": count * width,
     }
-    constants = {"MISSING": _missing(x.dtype), "WIDE": _is_wide(x, out)}
+    constants = {"MISSING": _missing(x.dtype), **_widths(call)}
     if width == 1:
         block = _block(count)
         return (Launch("take_lanes_kernel", (times, -(-count // block)), arguments, constants | {"BLOCK": block}),)
@@ -224,7 +232,7 @@ def _along_launch(call: Call) -> tuple[Launch, ...]:
         "i0_stride": ind[0], "i1_stride": ind[1], "i2_stride": ind[2], "i_inner": ind[3],
         "y0": y[0], "y1": y[1], "y2": y[2],
     }  # fmt: skip
-    constants = {"MISSING": _missing(x.dtype), "WIDE": _is_wide(x, out), "BLOCK": block}
+    constants = {"MISSING": _missing(x.dtype), **_widths(call), "BLOCK": block}
     return (Launch("take_along_kernel", (n0 * n1 * n2, -(-inner // block)), arguments, constants),)
 
 

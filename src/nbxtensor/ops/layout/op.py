@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from nbxtensor import shape as shapes
 from nbxtensor.dtype.itemsize import bits
 from nbxtensor.dtype.itemsize import kind as dtype_kind
+from nbxtensor.dtype.limits import iinfo
 from nbxtensor.errors import ArgumentError, DtypeError, ShapeError, UnsupportedError
 from nbxtensor.op import Array, Call, Case, Cost, Kernel, Launch, Number, Pointer, Spec, declare
 from nbxtensor.shape.collapse import collapse
@@ -22,7 +24,8 @@ __all__ = ["concat", "copy", "pad"]
 _OUTER = 4  # outer axes that a kernel walks beside the inner one
 _BLOCK = 1024  # elements of the inner axis to a program, at most
 _SIDE = 32  # of a square tile, where source and result are contiguous along different axes: both keep their lines
-_WIDE = 2**31
+_MOST_BLOCKS = 65535  # programs along the second axis of a grid, the least that a GPU's driver takes
+_WIDE = 2**31 - 2**16  # elements that are addressed in 32 bits, the padding of the last tile too
 _PLACES = ("0", "1", "2", "3", "_inner")  # what a kernel calls its axes
 
 # Elements are moved as integers of their width, so that every bit pattern arrives as it was; a complex one as two.
@@ -42,7 +45,8 @@ def _regions(
 ) -> Iterator[tuple[list[int], list[tuple[int, ...]], dict[str, int], dict[str, Any], tuple[int, int]]]:
     """Yield (offset and five strides per layout, sizes, constants, grid) of each launch that walks the region.
 
-    The first layout orders the axes. Axes past those a kernel walks are walked by launches.
+    The first layout orders the axes. Axes past those a kernel walks are walked by launches, and so is an inner axis of
+    more blocks than a grid has along its second axis.
     """
     extents, walked = collapse(shape, layouts, order=0)
     crossed = _crossing(walked)
@@ -57,12 +61,17 @@ def _regions(
     rows = n0 * n1 * n2 * n3
     block = min(_BLOCK if crossed is None else _SIDE, 1 << (inner - 1).bit_length())
     per_program = max(1, min(_BLOCK // block, 1 << (rows - 1).bit_length()))
-    sizes = {"n1": n1, "n2": n2, "n3": n3, "rows": rows, "inner": inner}
-    wide = any(abs(s) * n >= _WIDE for w in walked for s, n in zip(w, extents, strict=True))
+    wide = any(shapes.extent_span(extents, w) >= _WIDE for w in walked)
     constants = {"WIDE": wide, "ROWS": per_program, "BLOCK": block}
     for index in np.ndindex(*extents[:beyond]):
-        offsets = [sum(i * s for i, s in zip(index, w[:beyond], strict=True)) for w in walked]
-        yield offsets, strides, sizes, constants, (-(-rows // per_program), -(-inner // block))
+        for start in range(0, inner, _MOST_BLOCKS * block):
+            length = min(inner - start, _MOST_BLOCKS * block)
+            offsets = [
+                sum(i * s for i, s in zip(index, w[:beyond], strict=True)) + start * inside[-1]
+                for w, inside in zip(walked, strides, strict=True)
+            ]
+            sizes = {"n1": n1, "n2": n2, "n3": n3, "rows": rows, "inner": length}
+            yield offsets, strides, sizes, constants, (-(-rows // per_program), -(-length // block))
 
 
 def _crossing(walked: tuple[tuple[int, ...], ...]) -> int | None:
@@ -216,10 +225,27 @@ def concat(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 def _widths(call: Call) -> tuple[tuple[int, int], ...]:
     given, ndim = call.params["pad_width"], call["x"].ndim
-    pairs = ((given, given),) * ndim if isinstance(given, int) else tuple(tuple(p) for p in given)
-    if len(pairs) != ndim or any(len(p) != 2 or min(p) < 0 for p in pairs):
+    try:
+        pairs = ((operator.index(given),) * 2,) * ndim if not isinstance(given, Sequence) else _pairs(given)
+    except TypeError:
+        pairs = None
+    if pairs is None or len(pairs) != ndim or any(len(p) != 2 or min(p) < 0 for p in pairs):
         raise ArgumentError(f"pad: one (before, after) pair of counts per axis, or one count. Got {given!r}.")
-    return tuple((int(a), int(b)) for a, b in pairs)
+    return tuple((a, b) for a, b in pairs)
+
+
+def _pairs(given: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(map(operator.index, pair)) for pair in given)
+
+
+def _check_fill(x: Spec, value: float) -> None:
+    """Refuse a number that x's dtype would change by more than rounding."""
+    if dtype_kind(x.dtype) == "float":
+        return
+    whole = isinstance(value, int)
+    low, high = (0, 1) if x.dtype == "bool" else (iinfo(x.dtype).min, iinfo(x.dtype).max)
+    if not whole or not low <= value <= high:
+        raise ArgumentError(f"pad: {x.dtype} elements are padded with an int from {low} to {high}. Got {value!r}.")
 
 
 def _pad_result(call: Call) -> Spec:
@@ -228,6 +254,7 @@ def _pad_result(call: Call) -> Spec:
         raise UnsupportedError(f"pad: mode 'constant'. Got {call.params['mode']!r}.")
     if dtype_kind(x.dtype) == "complex" or bits(x.dtype) < 8:
         raise DtypeError(f"pad: real elements of a byte or more. Got {x.dtype}.")
+    _check_fill(x, call.params["constant_values"])
     return Spec(tuple(n + a + b for n, (a, b) in zip(x.shape, _widths(call), strict=True)), x.dtype)
 
 
@@ -286,5 +313,10 @@ def _pad_reference(x: Array, pad_width: Any, *, mode: str = "constant", constant
 def pad(
     x: Tensor, pad_width: int | Sequence[Sequence[int]], *, mode: str = "constant", constant_values: float = 0
 ) -> Tensor:
-    """Return ``x`` with ``pad_width[i] = (before, after)`` elements of a constant added along axis i."""
+    """Return ``x`` with ``pad_width[i] = (before, after)`` elements of a constant added along axis i.
+
+    Raises:
+        ArgumentError: Widths that are no counts, or a constant that integers or bools cannot hold.
+        DtypeError: Complex elements, or elements narrower than a byte.
+    """
     raise NotImplementedError

@@ -73,10 +73,10 @@ def _linear_result(call: Call) -> Spec:
 def _packed_result(call: Call) -> Spec:
     x, panels, n = call["x"].shape, call["panels"].shape, call.params["n"]
     fits = len(panels) == 3 and x and x[-1] == panels[1] and 0 <= n <= panels[0] * panels[2]
-    if not fits:
+    if not fits or panels[2] & (panels[2] - 1):
         raise ShapeError(
-            f"{call.op.name}: x [..., inputs] by panels [count, inputs, width] with n <= count * width. "
-            f"Got shapes {x} and {panels}, n {n}."
+            f"{call.op.name}: x [..., inputs] by panels [count, inputs, width], the width a power of two, with "
+            f"n <= count * width. Got shapes {x} and {panels}, n {n}."
         )
     return _result(call, (*x[:-1], n))
 
@@ -298,5 +298,8 @@ def addmm(
     addend: Tensor, x: Tensor, y: Tensor, *, beta: float = 1.0, alpha: float = 1.0,
     epilogue: Expression | None = None, extras: Sequence[Tensor] = (), scalars: tuple[float, ...] = (),
 ) -> Tensor:  # fmt: skip
-    """Return ``beta * addend + alpha * (x @ y)`` for matrices, ``addend`` broadcast to the product."""
+    """Return ``beta * addend + alpha * (x @ y)`` for matrices, ``addend`` broadcast to the product.
+
+    For integer matrices ``alpha`` and ``beta`` are whole numbers.
+    """
     raise NotImplementedError

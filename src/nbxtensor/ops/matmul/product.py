@@ -25,7 +25,8 @@ __all__ = [
 _MODULE = "nbxtensor.ops.matmul.kernel"
 _SLOTS = 4  # operands, and scalars, that a kernel's epilogue has room for
 _BATCH_AXES = 3  # batch axes a kernel walks, after those that can be merged are merged
-_WIDE = 2**31  # elements from which offsets are 64 bits wide
+_WIDE = 2**31 - 2**16  # elements from which offsets are 64 bits wide, the padding of the last block in mind
+_LARGEST_SCALE = 2**53  # whole numbers up to it are exact as float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ def epilogue_of(call: Call) -> tuple[Expression, tuple[str, ...], tuple[float, .
     """
     base, names, scalars = _own_epilogue(call)
     fused: Expression | None = call.params["epilogue"]
+    if fused is None and (call.params["scalars"] or any(n.startswith("extras.") for n in call.inputs)):
+        raise ArgumentError(f"{call.op.name}: extras and scalars are those of an epilogue. Got no epilogue.")
     if fused is not None:
         base = base.then(fused, 0)
         names += tuple(n for n in call.inputs if n.startswith("extras."))
@@ -107,9 +110,19 @@ def _own_epilogue(call: Call) -> tuple[Expression, tuple[str, ...], tuple[float,
         other = call["addend"].dtype
         arguments = (0, 1, Scalar(0, accumulator), Scalar(1, accumulator))
         step = Step(f"{_MODULE}:scaled_sum", arguments, (accumulator,) * 4, dtype, _scaled_sum)
-        scalars = (float(call.params["alpha"]), float(call.params["beta"]))
+        scalars = (_scale(call, "alpha", accumulator), _scale(call, "beta", accumulator))
         return Expression((accumulator, other), (step,), (2,), 2), ("addend",), scalars
     return _rounded(accumulator, dtype), (), ()
+
+
+def _scale(call: Call, name: str, accumulator: str) -> float:
+    value = float(call.params[name])
+    if dtype_kind(accumulator) != "float" and not (value.is_integer() and abs(value) <= _LARGEST_SCALE):
+        raise ArgumentError(
+            f"{call.op.name}: {name} of integer matrices is a whole number of at most 53 bits. Got {value}. "
+            "astype converts the matrices to floats."
+        )
+    return value
 
 
 def _scaled_sum(product: Array, addend: Array, alpha: float, beta: float) -> Array:
@@ -201,10 +214,16 @@ def _slots(
             constants |= dict.fromkeys(places, 0)
     for index in range(_SLOTS):
         if index < len(scalars):
-            arguments[f"s{index}"] = Number(scalars[index], "float64" if "float64" in expression.inputs else "float32")
+            arguments[f"s{index}"] = Number(scalars[index], _scalar_dtype(expression))
         else:
             constants[f"s{index}"] = 0.0
     return arguments, constants
+
+
+def _scalar_dtype(expression: Expression) -> str:
+    """Return the dtype scalars travel in: float32, or float64 where that would lose digits of theirs."""
+    exact = expression.inputs[0] == "float32" and "float64" not in expression.inputs
+    return "float32" if exact else "float64"
 
 
 def _padded(strides: tuple[int, ...]) -> tuple[int, ...]:
