@@ -64,7 +64,7 @@ class Program:
     ) -> None:
         self.plan = plan
         self.device = device
-        self.turn = _Turn()
+        self.turn: _Turn = _Turn()
         self.nodes: tuple[int, ...] = tuple(node for node, _ in launches)
         self.launches: tuple[Bound, ...] = tuple(bound for _, bound in launches)
         self._areas = areas
