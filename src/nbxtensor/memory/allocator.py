@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Callable
 
 from nbxtensor.backend.contract import DeviceMemory
 from nbxtensor.backend.forks import in_child
@@ -41,9 +43,9 @@ class Storage:
         self.owner: object = owner
         self.readonly: bool = readonly
 
-    def __del__(self) -> None:
-        """Give the block back."""
-        if self.owner is None and self.allocator is not None:
+    def __del__(self, _finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Give the block back; not while the interpreter ends, when the names of modules are gone already."""
+        if self.owner is None and self.allocator is not None and not _finalizing():
             self.allocator.give_back(self.address)
 
 

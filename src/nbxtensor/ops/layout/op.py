@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbxtensor import shape as shapes
-from nbxtensor.dtype.itemsize import bits
+from nbxtensor.dtype.convert import convert
+from nbxtensor.dtype.itemsize import bits, is_storage_only
 from nbxtensor.dtype.itemsize import kind as dtype_kind
 from nbxtensor.dtype.limits import iinfo
 from nbxtensor.errors import ArgumentError, DtypeError, ShapeError, UnsupportedError
@@ -277,14 +278,17 @@ def _pad_launches(call: Call) -> tuple[Launch, ...]:
 
 def _fill_launches(call: Call, shape: tuple[int, ...], offset: int) -> Iterator[Launch]:
     out, value = call.outputs[0], call.params["constant_values"]
-    if dtype_kind(out.dtype) == "float":
+    dtype = {"bool": "int1"}.get(out.dtype, out.dtype)
+    if is_storage_only(out.dtype):  # no kernel computes with it, so its code is what is written
+        dtype = "uint8"
+        number = Number(int(convert(np.asarray(float(value)), "float64", out.dtype)), "int64")
+    elif dtype_kind(out.dtype) == "float":
         number = Number(float(value), "float64" if out.dtype == "float64" else "float32")
     else:
-        number = Number(int(value), "int64")
-    dtype = "int1" if out.dtype == "bool" else out.dtype
+        number = Number(int(value), "uint64" if out.dtype == "uint64" else "int64")
     for (to,), (y,), sizes, constants, grid in _regions(shape, [out.strides]):
         arguments = {
-            "y": call.output(0, offset + to),
+            "y": Pointer("output", 0, out.dtype if dtype == "int1" else dtype, offset + to),
             "value": number,
             **sizes,
             **{f"y{p}": s for p, s in zip(_PLACES, y, strict=True)},

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbxtensor import shape as shapes
-from nbxtensor.errors import ShapeError
+from nbxtensor.dtype.itemsize import is_storage_only
+from nbxtensor.dtype.itemsize import kind as dtype_kind
+from nbxtensor.errors import DtypeError, ShapeError
 from nbxtensor.op import Array, Call, Case, Cost, Expression, Kernel, Spec, declare
 from nbxtensor.ops.matmul.product import (
     epilogue_of,
@@ -30,6 +32,11 @@ __all__ = ["addmm", "bmm", "linear", "linear_packed", "matmul", "mm"]
 
 def _result(call: Call, shape: tuple[int, ...]) -> Spec:
     expression, names, _ = epilogue_of(call)
+    for dtype in (*(call[name].dtype for name in names), call.params.get("dtype") or "float32"):
+        if is_storage_only(dtype) or dtype_kind(dtype) == "complex":
+            raise DtypeError(
+                f"{call.op.name}: addends and results are integers, or floats of 16 bits or more. Got {dtype}."
+            )
     for name in names:
         if shapes.broadcast_shapes(call[name].shape, shape, op=call.op.name) != shape:
             raise ShapeError(

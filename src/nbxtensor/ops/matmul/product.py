@@ -12,9 +12,10 @@ import numpy as np
 from nbxtensor import shape as shapes
 from nbxtensor.dtype.itemsize import bits
 from nbxtensor.dtype.itemsize import kind as dtype_kind
+from nbxtensor.dtype.limits import iinfo
 from nbxtensor.dtype.promotion import binary_result
 from nbxtensor.errors import ArgumentError, DtypeError, ShapeError
-from nbxtensor.op import Array, Call, Expression, Launch, Number, Scalar, Spec, Step, Target
+from nbxtensor.op import Array, Call, Expression, Launch, Scalar, Spec, Step, Target
 from nbxtensor.shape.collapse import collapse
 
 __all__ = [
@@ -23,10 +24,10 @@ __all__ = [
 ]  # fmt: skip
 
 _MODULE = "nbxtensor.ops.matmul.kernel"
+_DEPTH_OF_BYTES = 2**15  # products of 8-bit integers that 32 bits hold the sum of
 _SLOTS = 4  # operands, and scalars, that a kernel's epilogue has room for
 _BATCH_AXES = 3  # batch axes a kernel walks, after those that can be merged are merged
 _WIDE = 2**31 - 2**16  # elements from which offsets are 64 bits wide, the padding of the last block in mind
-_LARGEST_SCALE = 2**53  # whole numbers up to it are exact as float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,17 @@ class _Product:
     extras: tuple[tuple[int, ...], ...]
 
 
-def _accumulator(dtype: str) -> str:
-    """Return the dtype sums are kept in: float32 for the half formats, int32 for narrow integers."""
+def _accumulator(call: Call) -> str:
+    """Return the dtype sums are kept in: float32 for the half formats, int32 for narrow integers.
+
+    Integers whose sum goes into more than 32 bits, or into a float, are summed in 64 unless 32 always hold the sum.
+    """
+    dtype, result = operand_dtype(call), _base_dtype(call)
     if dtype_kind(dtype) == "float":
         return "float64" if dtype == "float64" else "float32"
-    return "int64" if bits(dtype) == 64 else "int32"
+    narrow = dtype_kind(result) in ("int", "uint") and bits(result) <= 32
+    short = bits(dtype) == 8 and call[operand_names(call)[0]].shape[-1] <= _DEPTH_OF_BYTES
+    return "int32" if bits(dtype) <= 32 and (narrow or short) else "int64"
 
 
 def _product_dtype(op: str, x: str, y: str) -> str:
@@ -101,7 +108,7 @@ def epilogue_of(call: Call) -> tuple[Expression, tuple[str, ...], tuple[float, .
 
 def _own_epilogue(call: Call) -> tuple[Expression, tuple[str, ...], tuple[float, ...]]:
     dtype = _base_dtype(call)
-    accumulator = _accumulator(operand_dtype(call))
+    accumulator = _accumulator(call)
     if "bias" in call.inputs:
         other = call["bias"].dtype
         step = Step(f"{_MODULE}:bias_add", (0, 1), (accumulator, accumulator), dtype, np.add)
@@ -117,9 +124,9 @@ def _own_epilogue(call: Call) -> tuple[Expression, tuple[str, ...], tuple[float,
 
 def _scale(call: Call, name: str, accumulator: str) -> float:
     value = float(call.params[name])
-    if dtype_kind(accumulator) != "float" and not (value.is_integer() and abs(value) <= _LARGEST_SCALE):
+    if dtype_kind(accumulator) != "float" and not (value.is_integer() and abs(value) <= iinfo(accumulator).max):
         raise ArgumentError(
-            f"{call.op.name}: {name} of integer matrices is a whole number of at most 53 bits. Got {value}. "
+            f"{call.op.name}: {name} of integer matrices is a whole number that {accumulator} holds. Got {value}. "
             "astype converts the matrices to floats."
         )
     return value
@@ -212,18 +219,10 @@ def _slots(
         else:
             constants[f"e{slot}"] = None
             constants |= dict.fromkeys(places, 0)
-    for index in range(_SLOTS):
-        if index < len(scalars):
-            arguments[f"s{index}"] = Number(scalars[index], _scalar_dtype(expression))
-        else:
-            constants[f"s{index}"] = 0.0
+    numbers = expression.numbers(scalars)
+    arguments |= {f"s{index}": number for index, number in enumerate(numbers)}
+    constants |= {f"s{index}": 0.0 for index in range(len(numbers), _SLOTS)}
     return arguments, constants
-
-
-def _scalar_dtype(expression: Expression) -> str:
-    """Return the dtype scalars travel in: float32, or float64 where that would lose digits of theirs."""
-    exact = expression.inputs[0] == "float32" and "float64" not in expression.inputs
-    return "float32" if exact else "float64"
 
 
 def _padded(strides: tuple[int, ...]) -> tuple[int, ...]:
@@ -291,7 +290,8 @@ def matmul_launches(call: Call) -> tuple[Launch, ...]:
     """Return the launches of ``matmul_kernel``: one, or one per index of the batch axes past the third."""
     p = _product(call)
     dtype = operand_dtype(call)
-    matrix = runs_on_matrix_unit(dtype)
+    accumulator = _accumulator(call)
+    matrix = runs_on_matrix_unit(dtype) and accumulator != "int64"
     bm, bn, bk = _plain_blocks(call, p) if matrix else (16, 16, 16)
     left, right = operand_names(call)
     beyond = max(len(p.batch) - _BATCH_AXES, 0)
@@ -309,7 +309,7 @@ def matmul_launches(call: Call) -> tuple[Launch, ...]:
         for name, strides in (("a", p.a), ("b", p.b), ("c", p.c)):
             places = (f"{name}_b0", f"{name}_b1", f"{name}_b2", f"{name}_row", f"{name}_col")
             arguments |= dict(zip(places, _padded(strides[beyond:]), strict=True))
-        constants |= {"COMPUTE": f"tl.{dtype}", "ACC": f"tl.{_accumulator(dtype)}", "MATRIX": matrix}
+        constants |= {"COMPUTE": f"tl.{dtype}", "ACC": f"tl.{accumulator}", "MATRIX": matrix}
         constants |= {"WIDE": _is_wide(call), "BM": bm, "BN": bn, "BK": bk}
         launches.append(Launch("matmul_kernel", grid, arguments, constants))
     return tuple(launches)
@@ -331,7 +331,7 @@ def matvec_launch(call: Call) -> tuple[Launch, ...]:
     arguments |= {"a": call.input(left), "b": call.input(right), "c": call.output(), "m": p.m, "n": p.n, "k": p.k}
     arguments |= {"a_row": p.a[-2], "b_col": p.b[-1], "c_row": p.c[-2], "c_col": p.c[-1]}
     bn, bk = min(16, _power_of_two(p.n)), min(512, _power_of_two(p.k))
-    constants |= {"COMPUTE": f"tl.{dtype}", "ACC": f"tl.{_accumulator(dtype)}", "WIDE": _is_wide(call)}
+    constants |= {"COMPUTE": f"tl.{dtype}", "ACC": f"tl.{_accumulator(call)}", "WIDE": _is_wide(call)}
     constants |= {"BN": bn, "BK": bk}
     return (Launch("matvec_kernel", (p.m, -(-p.n // bn)), arguments, constants),)
 
@@ -346,7 +346,7 @@ def panel_launch(call: Call) -> tuple[Launch, ...]:
     arguments, constants = _slots(call, p, [0] * len(p.extras), batched=False)
     arguments |= {"a": call.input("x"), "panels": call.input("panels"), "c": call.output()}
     arguments |= {"m": p.m, "n": p.n, "k": p.k, "a_row": p.a[-2], "c_row": p.c[-2], "c_col": p.c[-1]}
-    constants |= {"COMPUTE": f"tl.{dtype}", "ACC": f"tl.{_accumulator(dtype)}", "WIDE": _is_wide(call)}
+    constants |= {"COMPUTE": f"tl.{dtype}", "ACC": f"tl.{_accumulator(call)}", "WIDE": _is_wide(call)}
     constants |= {"BM": bm, "BN": width, "BK": bk}
     return (Launch("panel_kernel", (-(-p.m // bm), -(-p.n // width)), arguments, constants),)
 

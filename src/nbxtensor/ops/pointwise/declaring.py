@@ -9,8 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from nbxtensor import shape as shapes
-from nbxtensor.dtype.itemsize import kind
-from nbxtensor.errors import ArgumentError
+from nbxtensor.dtype.itemsize import is_storage_only, kind
+from nbxtensor.errors import ArgumentError, DtypeError
 from nbxtensor.op import Call, Case, Expression, OpFunction, Pointwise, Spec, declare
 from nbxtensor.ops.pointwise.fused import expression_of, operands_of, pointwise_kernel, scalars_of
 from nbxtensor.ops.pointwise.rules import FLOAT, FLOATS, Rule
@@ -67,6 +67,11 @@ def pointwise(
             return rule.common(name, tuple(numbers))
 
         def result(call: Call) -> Spec:
+            for mask in masks:
+                if mask in call.inputs and is_storage_only(call[mask].dtype):
+                    raise DtypeError(
+                        f"{name}: {mask} is of a dtype that is computed with. Got {call[mask].dtype}. astype converts it."
+                    )
             shape = shapes.broadcast_shapes(*(spec.shape for spec in call.inputs.values()), op=call.op.name)
             return Spec(shape, rule.result(common(call)))
 

@@ -225,7 +225,7 @@ class _Writer:
         places = [(tile.along, "along")]
         others = [axis for axis in range(len(walk.reduced)) if axis != tile.along]
         if others:
-            text.line("rest = other")
+            text.line(f"rest = other{text.long}")
         for axis in reversed(others):
             if axis == others[0]:
                 text.line(f"j{axis} = rest")
@@ -250,7 +250,8 @@ class _Writer:
     def lifted(self, step: Pass, number: str) -> str:
         """The elements of a tile as totals, the identity where there is none."""
         value = "v" if self.walk.source.dtype == step.compute else f"tl.cast(v, tl.{step.compute})"
-        index = "index" if self.walk.indexed else "0"
+        # A place fits the total it is compared in, also where a wide kernel counts in 64 bits.
+        index = "0" if not self.walk.indexed else f"tl.cast(index, tl.{step.total})" if "int" in step.total else "index"
         lifted = f"tl.cast(f.{step.lift}({value}, {index}, centre, {number}), tl.{step.total})"
         return f"tl.where(inside, {lifted}, {step.identity})" if self.ragged else lifted
 

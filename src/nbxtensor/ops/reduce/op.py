@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbxtensor.dtype.itemsize import kind
+from nbxtensor.dtype.itemsize import is_storage_only, kind
 from nbxtensor.dtype.promotion import float_math_input
 from nbxtensor.errors import DtypeError
 from nbxtensor.op import Call, Case, Spec
@@ -83,7 +83,11 @@ def _checked(call: Call) -> str:
     """`_wide`, where a dtype that was asked for holds what the operand holds."""
     wide = _wide(call)
     order = ("bool", "uint", "int", "float")
-    if kind(wide) not in order[1:] or order.index(kind(wide)) < order.index(kind(call["x"].dtype)):
+    if (
+        is_storage_only(wide)
+        or kind(wide) not in order[1:]
+        or order.index(kind(wide)) < order.index(kind(call["x"].dtype))
+    ):
         raise DtypeError(
             f"{call.op.name}: dtype is of the operand's kind or of one that holds it. Got {wide} for "
             f"{call['x'].dtype}. An integer or float dtype, a float one for floats."
