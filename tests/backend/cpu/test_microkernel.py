@@ -255,6 +255,8 @@ def test_declared_features_are_used_and_no_others():
     assert "tdpbssd" in instructions(64, BYTES, "amx-tile", "amx-int8")
     assert "vpdpbusd.512" in instructions(64, BYTES, "avx512vnni")
     assert "pmaddw" in instructions(64, BYTES)
+    neon = ("aarch64-neon", frozenset({"dotprod"}), *BYTES)
+    assert "neon.sdot.v4i32" in text_of(neon, 64, 64, 64, ("64", "64", "64"))
 
 
 @pytest.mark.parametrize(

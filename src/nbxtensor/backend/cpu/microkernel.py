@@ -130,7 +130,7 @@ def gemm(
         part = Strip(width, source, following)
         if how.padded > 1 and (w.depth != how.depth or k % (how.depth * how.padded)):
             part = replace(part, w=copy_strip(b, how, k, source, width, scratch))
-        elif _copies_w(how, m, width, w):
+        elif _copies_w(how, m, width, rows.a, w):
             if isinstance(m, str):
                 part = replace(part, w=copy_strip(b, how, k, source, width, scratch))
             else:
@@ -216,8 +216,8 @@ def _copies_a(how: Arithmetic, k: int, element: str) -> bool:
     return element != how.a or k % (how.depth * how.padded) != 0
 
 
-def _copies_w(how: Arithmetic, m: int | str, width: int, w: Matrix) -> bool:
-    if how.padded > 1 or (isinstance(m, int) and len(row_blocks(how, m, width)) == 1):
+def _copies_w(how: Arithmetic, m: int | str, width: int, a: Matrix, w: Matrix) -> bool:
+    if how.padded > 1 or (isinstance(m, int) and len(row_blocks(how, m, width, a)) == 1):
         return False
     if w.element != how.w or w.depth != how.depth or not w.row.isdigit():
         return True

@@ -20,13 +20,15 @@ from nbxtensor.backend.cpu.microkernel_copies import factor, group_of_rows, stor
 
 __all__ = ["Rows", "Strip", "lines_of_following", "multiply_rows", "prefetch", "row_blocks", "strip_vectors"]
 
-_UNROLL = 4  # steps of k in one turn of the inner loop
+_UNROLL = 4  # most steps of k in one turn of the inner loop
 _FEWEST_SUMS = 8  # latency of a multiply-add times the units that do it
 _LINE_NBYTES = 64
 _SHARED_NBYTES = 262144  # a strip up to this long is brought to the cache while the one before it is multiplied
 _DISTANCE_NBYTES = 16384  # how far it runs ahead: bandwidth of memory times its latency, several times over
 # Rows of a block by the vectors of W beside it: the sums, those vectors and a group of A fit the registers.
 _ROWS = {32: {1: 14, 2: 12, 3: 8, 4: 6}, 16: {1: 8, 2: 6}}
+# Rows of A whose stride is known at run time only take a general register each.
+_MOST_ROWS_BY_POINTER = 6
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,14 @@ def strip_vectors(how: Arithmetic, n: int) -> list[int]:
     return _balanced(-(-n // how.lanes), max(_ROWS[how.registers]))
 
 
-def row_blocks(how: Arithmetic, m: int, width: int) -> list[int]:
+def row_blocks(how: Arithmetic, m: int, width: int, a: Matrix) -> list[int]:
     """Return the rows of each block beside a strip of ``width`` columns: larger ones first, none tiny."""
-    return _balanced(m, _ROWS[how.registers][-(-width // how.lanes)])
+    return _balanced(m, _most_rows(how, width, a))
+
+
+def _most_rows(how: Arithmetic, width: int, a: Matrix) -> int:
+    most = _ROWS[how.registers][-(-width // how.lanes)]
+    return most if a.row.isdigit() else min(most, _MOST_ROWS_BY_POINTER)
 
 
 def _balanced(total: int, most: int) -> list[int]:
@@ -91,14 +98,14 @@ def multiply_rows(b: Builder, how: Arithmetic, m: int | str, k: int, rows: Rows,
     """Write the product of ``m`` rows of A by a strip of columns of W into the columns of C beside it."""
     if isinstance(m, str):
         done = "0"
-        most = _ROWS[how.registers][-(-strip.width // how.lanes)]
+        most = _most_rows(how, strip.width, rows.a)
         for size in dict.fromkeys((most, -(-most // 3), 1)):
             left = b.pure(f"sub nsw i64 {m}, {done}")
             end = offset(b, (done, "1"), (left, "1"), ("-1", b.pure(f"srem i64 {left}, {size}")))
             _multiply_blocks(b, how, k, rows, strip, size=size, low=done, high=end)
             done = end
         return
-    sizes = row_blocks(how, m, strip.width)
+    sizes = row_blocks(how, m, strip.width, rows.a)
     count = len(sizes)
     done = 0
     if strip.copy is not None:
@@ -138,11 +145,11 @@ def _multiply_blocks(
         if shared:
             number = b.pure(f"sdiv i64 {offset(b, (i, '1'), ('-1', low))}, {size}")
             slot = offset(b, (number, "1"), ("1", str(first)))
-            ahead = lines_of_following(b, how, strip.following, strip.width, slot, count, _UNROLL)
+            ahead = lines_of_following(b, how, strip.following, strip.width, slot, count, _unroll(strip))
         elif count and first == 0:
             w = strip.w
             distance = -(-_DISTANCE_NBYTES // (strip.width * w.depth * NBYTES[w.element]))
-            ahead = lines_of_following(b, how, from_row(b, w, str(distance)), strip.width, "0", 1, _UNROLL)
+            ahead = lines_of_following(b, how, from_row(b, w, str(distance)), strip.width, "0", 1, _unroll(strip))
         _Block(b, how, size, k, rows.starting(b, i), strip).write(ahead)
         return []
 
@@ -150,6 +157,15 @@ def _multiply_blocks(
         turn(low, [])
     else:
         b.loop(low, high, str(size), turn)
+
+
+def _unroll(strip: Strip) -> int:
+    """Return the steps of k in one turn of the inner loop.
+
+    Few where W is copied meanwhile, or LLVM gathers the loads of all steps before the stores and spills them; and
+    where a step along W takes a register.
+    """
+    return _UNROLL if strip.copy is None and strip.w.row.isdigit() else _UNROLL // 2
 
 
 def lines_of_following(
@@ -211,7 +227,7 @@ class _Block:
             excess = [b.splat(x, "i32", how.lanes) for x in loads]
             sums = [add(b, how.sum, how.lanes, x, excess[i]) for x, (i, _) in zip(sums, cells, strict=True)]
         sums += ["zeroinitializer"] * (len(cells) * (self.splits - 1))
-        unroll = max(_UNROLL, self.splits)
+        unroll = max(_unroll(self.strip), self.splits)
         steps = self.k // how.depth
         whole = steps - steps % unroll
 

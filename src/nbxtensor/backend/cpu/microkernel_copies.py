@@ -135,9 +135,13 @@ def copy_strip(b: Builder, how: Arithmetic, k: int, w: Matrix, width: int, targe
 
 def group_of_rows(b: Builder, how: Arithmetic, w: Matrix, index: str, beyond: int = 0) -> str:
     """Return the address of the rows of W that meet group ``index + beyond`` of A."""
-    rows = str(how.depth // w.depth)
-    start = at(b, w.pointer, w.element, offset(b, (offset(b, (index, rows)), w.row)))
-    return at(b, start, w.element, offset(b, (offset(b, (str(beyond), rows)), w.row)))
+    rows = offset(b, (str(how.depth // w.depth), w.row))
+    start = at(b, w.pointer, w.element, offset(b, (index, rows)))
+    if rows.isdigit():
+        return at(b, start, w.element, offset(b, (str(beyond), rows)))
+    for _ in range(beyond):  # from one to the next: multiples of the stride would take a register each
+        start = at(b, start, w.element, rows)
+    return start
 
 
 def factor(b: Builder, how: Arithmetic, w: Matrix, line: str, j: int, *, used: int, rows: int) -> str:
