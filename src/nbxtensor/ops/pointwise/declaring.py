@@ -70,7 +70,7 @@ def pointwise(
             for mask in masks:
                 if mask in call.inputs and is_storage_only(call[mask].dtype):
                     raise DtypeError(
-                        f"{name}: {mask} is of a dtype that is computed with. Got {call[mask].dtype}. astype converts it."
+                        f"{name}: {mask} is of no storage-only dtype. Got {call[mask].dtype}. astype converts it."
                     )
             shape = shapes.broadcast_shapes(*(spec.shape for spec in call.inputs.values()), op=call.op.name)
             return Spec(shape, rule.result(common(call)))
