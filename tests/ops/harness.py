@@ -248,7 +248,10 @@ def run(call: Call, kernel: Kernel, given: Mapping[str, Laid], backend: Backend,
             return inputs[str(pointer.key)].address
         return outputs[int(pointer.key)].address if pointer.role == "output" else workspace[str(pointer.key)].address
 
-    for index, prepared in enumerate(prepare(call, kernel, launches, backend, 0, bake=bake)):
+    def aligned(pointer: Pointer) -> bool:
+        return resolve(pointer) % 16 == 0
+
+    for index, prepared in enumerate(prepare(call, kernel, launches, backend, 0, bake=bake, aligned=aligned)):
         backend.launch(prepared.bind(resolve), 0)
         for buffer in buffers:
             if buffer.last == index:

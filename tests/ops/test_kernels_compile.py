@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.ops import harness
 
-from nbxtensor.backend.kernel_source import constant_values, kernel_function
+from nbxtensor.backend.kernel_source import constant_values, early_start, kernel_function
 from nbxtensor.errors import DtypeError
 from nbxtensor.op import Case, Expression, Launch, Op, Scalar, Source, Spec, Step, Target
 from nbxtensor.ops.pointwise.fused import expression_of, fused
@@ -125,14 +125,18 @@ def test_compiles(target: str, op: Op, launch: Launch):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    asked = request(op, launch, bake=False)
+    asked = request(op, launch, bake=False, aligned=lambda _: True)
     function = kernel_function(asked)
-    constants = constant_values(asked)
-    signature = {n: asked.signature.get(n, "constexpr") for n in function.arg_names}
+    constants = constant_values(asked) | early_start(function, device_has_it=False)
+    signature = {n: asked.signature.get(n, "constexpr").partition("@")[0] for n in function.arg_names}
+    marked = [i for i, n in enumerate(function.arg_names) if asked.signature.get(n, "").endswith("@16")]
+    attributes = {(i,): [["tt.divisibility", 16]] for i in marked}
     values = {(function.arg_names.index(n),): v for n, v in constants.items()}
     where, shared = TARGETS[target]
     options = {"num_warps": asked.warps, "num_stages": asked.stages, "enable_fp_fusion": False}
-    built = triton.compile(ASTSource(function, signature, values), target=GPUTarget(*where), options=options)
+    built = triton.compile(
+        ASTSource(function, signature, values, attributes), target=GPUTarget(*where), options=options
+    )
     assert built.metadata.shared <= shared
     assert built.asm["cubin" if where[0] == "cuda" else "hsaco"]
 

@@ -63,7 +63,8 @@ def test_integers_are_compiled_in_for_programs_and_passed_by_eager_calls(value):
         assert (eager.constants, eager.signature) == ({"n": value}, {})
     else:
         wide = not -(2**31) < value < 2**31
-        assert (eager.constants, eager.signature) == ({}, {"n": "i64" if wide else "i32"})
+        mark = "" if value % 16 else "@16"
+        assert (eager.constants, eager.signature) == ({}, {"n": ("i64" if wide else "i32") + mark})
 
 
 @pytest.mark.parametrize("bake", [True, False])
@@ -77,6 +78,20 @@ def test_what_stays_an_argument_whatever_its_value(bake):
     found = asked(arguments, bake=bake)
     assert found.signature == {"x": "*bf16", "one": "i32", "zero": "fp64", "scale": "fp32"}
     assert found.constants == {}
+
+
+@given(st.sampled_from(["float32", "int8", "float64", "bfloat16"]), st.integers(0, 99), st.booleans())
+def test_a_pointer_is_marked_where_value_and_offset_are_aligned(dtype, offset, begins):
+    pointer = Pointer("input", "x", dtype, offset)
+    found = request(op, Launch("k", (1,), {"x": pointer}), bake=True, aligned=lambda p: begins and p is pointer)
+    marked = begins and offset * bits(dtype) // 8 % 16 == 0
+    assert found.signature["x"].endswith("@16") == marked
+    assert not asked({"x": pointer}, bake=True).signature["x"].endswith("@16")  # nothing is known
+
+
+@given(st.integers(-64, 64))
+def test_a_number_of_a_stated_dtype_is_never_marked(value):
+    assert asked({"n": Number(value, "int32")}, bake=False).signature == {"n": "i32"}
 
 
 @pytest.mark.parametrize("bake", [True, False])

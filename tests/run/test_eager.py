@@ -1,5 +1,6 @@
 """Single ops on tensors with data: what is kept between calls, where operands lie, what an observer sees."""
 
+import functools
 import gc
 import math
 
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nbxtensor as nbx
+from nbxtensor.backend.null.description import described_target
 from nbxtensor.backend.registry import backend
 from nbxtensor.errors import ArgumentError, ShapeError
 from nbxtensor.op import Target
@@ -111,6 +113,57 @@ def test_an_op_reads_a_view_where_it_starts(view, dtype):
     np.testing.assert_array_equal(result.numpy(), array + np.ones((), dtype))
 
 
+def launched(device, call):
+    """The launches that ``call`` makes on a device that is only described."""
+    before = len(device.backend.launches(device.index))
+    call()
+    return device.backend.launches(device.index)[before:]
+
+
+def marks(launches):
+    """(argument is marked, its value is a multiple of 16) of every integer and pointer; marked ones have to be."""
+    return [
+        (kind.endswith("@16"), value % 16 == 0)
+        for launch in launches
+        for (_, kind), value in zip(launch.kernel.compiled.parameters, launch.arguments, strict=True)
+        if kind[0] in "*i"
+    ]
+
+
+@given(st.integers(1, 70), st.integers(0, 9), st.integers(0, 9), st.sampled_from(["float32", "int8", "float64"]))
+def test_what_a_kernel_is_told_of_addresses_holds_for_every_view(count, first, second, dtype):
+    x = nbx.asarray(np.zeros(100, dtype)).to(described_h200())
+    views = [x.narrow(0, first, count), x.narrow(0, second, count), x.narrow(0, first + second, 1)]
+    for call in (
+        lambda: nbx.add(views[0], views[1]),
+        lambda: nbx.add(views[1], views[0]),
+        lambda: nbx.where(views[0] > 0, views[1], views[2]),
+        lambda: nbx.sum(views[0]),
+        lambda: nbx.concat([views[0], views[1]]),
+    ):
+        found = marks(launched(x.device, call))
+        assert all(holds for marked, holds in found if marked)
+        assert any(marked for marked, _ in found)  # the result at least lies in a block of its own
+
+
+def test_what_a_kernel_of_a_program_is_told_of_addresses_holds():
+    def fn(x, w):
+        return nbx.softmax(nbx.matmul(x[1:], w)[:, 3:8]) + x[:5, :1]
+
+    x, w = nbx.Spec((6, 7), "float32"), nbx.Spec((7, 9), "float32")
+    program = nbx.plan(nbx.trace(fn, x, w), device=described_h200(), optimize=False).load({})
+    found = marks(program.launches)
+    assert all(holds for marked, holds in found if marked)
+    assert {marked for marked, _ in found} == {True, False}
+
+
+def test_views_at_any_byte_of_foreign_memory_give_the_same_results():
+    memory = np.arange(4 * 80, dtype=np.uint8)
+    for start in range(0, 20, 4):
+        array = memory[start : start + 4 * 64].view(np.int32)
+        np.testing.assert_array_equal(nbx.add(nbx.from_dlpack(array), 1).numpy(), array + 1)
+
+
 def test_results_are_fresh_memory_and_workspace_goes_back():
     x = nbx.asarray(np.ones((64, 64), np.float32))
     allocator = nbx.device("cpu").allocator
@@ -130,6 +183,12 @@ def test_a_result_without_elements_launches_nothing(compilations):
     assert nbx.matmul(x, w).shape == (0, 5)
     assert nbx.softmax(x).shape == (0, 3)
     assert compilations == []
+
+
+@functools.cache
+def described_h200():
+    """A device that is only described, made once."""
+    return nbx.device(f"null:{backend('null').add(described_target('nvidia', 'h200'), 1 << 30)}")
 
 
 @pytest.fixture

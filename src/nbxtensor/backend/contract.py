@@ -64,7 +64,7 @@ class KernelRequest:
         name: Name of the Triton function.
         text: Generated source of the function, or "".
         signature: Triton type of every parameter that varies, by name: "*fp32", "i32", "i64", "fp32", "u1"; a
-            trailing "@16" marks a pointer known to be 16-byte aligned.
+            trailing "@16" marks a pointer known to be 16-byte aligned, or an integer known to be a multiple of 16.
         constants: Value of every parameter fixed at compilation, as `op.Launch.constants` spells them.
         functions: Module that "fn:" constants are looked up in.
         warps: Warps per program, where the device has them.

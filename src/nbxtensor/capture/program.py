@@ -18,7 +18,7 @@ from nbxtensor.memory.allocator import Storage
 from nbxtensor.op import Array, Pointer, Spec
 from nbxtensor.planning.graph import Graph, GraphBuffer, Ref
 from nbxtensor.planning.plan import Location, Plan
-from nbxtensor.run import Device, launch, prepare
+from nbxtensor.run import ALIGNED_NBYTES, Device, launch, prepare
 from nbxtensor.tensor import Tensor, asarray, from_numpy_array
 
 __all__ = ["PlanLoader", "Program"]
@@ -285,7 +285,11 @@ class PlanLoader:
             width = np.dtype(numpy_dtype(ref.spec.dtype)).itemsize
             return areas[location.area].address + location.offset + ref.offset * width
 
-        ready = prepare(call, kernel, step.launches, self.device.backend, self.device.index, bake=True)
+        def aligned(pointer: Pointer) -> bool:
+            return resolve(pointer) % ALIGNED_NBYTES == 0
+
+        backend, index = self.device.backend, self.device.index
+        ready = prepare(call, kernel, step.launches, backend, index, bake=True, aligned=aligned)
         return [prepared.bind(resolve) for prepared in ready]
 
     def _weights(self, plan: Plan, given: Mapping[str, Any]) -> dict[int, Array]:

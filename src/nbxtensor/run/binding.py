@@ -10,8 +10,11 @@ from nbxtensor.dtype.itemsize import bits, triton_type
 from nbxtensor.errors import CompileError
 from nbxtensor.op import Call, Kernel, Launch, Number, Op, Pointer, Source
 
-__all__ = ["Prepared", "grid3", "prepare", "request"]
+__all__ = ["ALIGNED_NBYTES", "Prepared", "grid3", "prepare", "request"]
 
+ALIGNED_NBYTES = 16
+"""What an address has to be a multiple of for a kernel to be told so: the widest load of a GPU's thread."""
+_MARK = f"@{ALIGNED_NBYTES}"
 _INT32_MAX = 2**31 - 1
 # A core's copy bandwidth and arithmetic rate, to the order of magnitude: what a launch must exceed to be split.
 _NBYTES_PER_NS = 10.0
@@ -45,20 +48,29 @@ class Prepared:
         return Bound(self.kernel, self.grid, values, self.nanoseconds)
 
 
-def request(op: Op, launch: Launch, *, bake: bool) -> KernelRequest:
+def _unknown(_: Pointer) -> bool:
+    return False
+
+
+def request(op: Op, launch: Launch, *, bake: bool, aligned: Callable[[Pointer], bool] = _unknown) -> KernelRequest:
     """Return what has to be compiled for ``launch``.
+
+    Pointers known to be multiples of 16 bytes, and integers that stay arguments and are multiples of 16, are marked:
+    the kernel may then use wide loads, and is launched with no others.
 
     Args:
         op: The op, whose module holds the kernel and the device functions.
         launch: The launch.
         bake: Whether integers (sizes, strides) and the grid become part of the compiled kernel: right for a program,
             whose shapes are known; an eager call bakes only 0 and 1, so that other shapes reuse the kernel.
+        aligned: Whether the value that a pointer points to begins at a multiple of `ALIGNED_NBYTES`.
     """
     signature: dict[str, str] = {}
     constants = dict(launch.constants)
     for name, value in launch.arguments.items():
         if isinstance(value, Pointer):
-            signature[name] = "*" + triton_type(value.dtype)
+            marked = _offset(value) % ALIGNED_NBYTES == 0 and aligned(value)
+            signature[name] = f"*{triton_type(value.dtype)}{_MARK if marked else ''}"
         elif isinstance(value, Number):
             signature[name] = triton_type(value.dtype)
         elif isinstance(value, bool):
@@ -67,7 +79,8 @@ def request(op: Op, launch: Launch, *, bake: bool) -> KernelRequest:
             if bake or value in (0, 1):
                 constants[name] = value
             else:
-                signature[name] = "i32" if abs(value) <= _INT32_MAX else "i64"
+                mark = "" if value % ALIGNED_NBYTES else _MARK
+                signature[name] = f"{'i32' if abs(value) <= _INT32_MAX else 'i64'}{mark}"
         else:
             signature[name] = "fp32"
     source = launch.kernel
@@ -91,9 +104,18 @@ def grid3(grid: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def prepare(
-    call: Call, kernel: Kernel, launches: tuple[Launch, ...], backend: Backend, index: int, *, bake: bool
+    call: Call,
+    kernel: Kernel,
+    launches: tuple[Launch, ...],
+    backend: Backend,
+    index: int,
+    *,
+    bake: bool,
+    aligned: Callable[[Pointer], bool] = _unknown,
 ) -> tuple[Prepared, ...]:
-    """Compile and load every launch of a call.
+    """Compile and load every launch of a call; ``bake`` and ``aligned`` are those of `request`.
+
+    What ``aligned`` says has to hold of every address that the launches are bound to.
 
     Raises:
         CompileError: A kernel does not compile for the target; names the op.
@@ -102,15 +124,20 @@ def prepare(
     prepared: list[Prepared] = []
     for launch in launches:
         try:
-            compiled = backend.compile(request(call.op, launch, bake=bake), call.device)
+            compiled = backend.compile(request(call.op, launch, bake=bake, aligned=aligned), call.device)
         except CompileError as error:
             raise CompileError(f"{call.op.name}: {error}") from error
         given = (launch.arguments[name] for name, _ in compiled.parameters)
         slots = tuple(value.value if isinstance(value, Number) else value for value in given)
-        offsets = tuple(s.offset * bits(s.dtype) // 8 if isinstance(s, Pointer) else 0 for s in slots)
+        offsets = tuple(_offset(s) if isinstance(s, Pointer) else 0 for s in slots)
         loaded = backend.load(compiled, index)
         prepared.append(Prepared(loaded, grid3(launch.grid), slots, offsets, nanoseconds))
     return tuple(prepared)
+
+
+def _offset(pointer: Pointer) -> int:
+    """Return the bytes from the start of a value to where ``pointer`` points."""
+    return pointer.offset * bits(pointer.dtype) // 8
 
 
 def _predicted(kernel: Kernel, call: Call) -> float:

@@ -13,7 +13,7 @@ from nbxtensor.errors import ArgumentError
 from nbxtensor.memory.allocator import Storage
 from nbxtensor.op import Op, Pointer, Spec
 from nbxtensor.ops.launch_observer import launch_observer
-from nbxtensor.run.binding import Prepared, prepare
+from nbxtensor.run.binding import ALIGNED_NBYTES, Prepared, prepare
 from nbxtensor.run.device import Device
 
 __all__ = ["View", "execute"]
@@ -53,7 +53,8 @@ def execute(op: Op, operands: Mapping[str, View], params: Mapping[str, Any], dev
         NbxError: What the op's result rule refuses, or no kernel or memory serves.
     """
     specs = tuple((name, view.spec) for name, view in operands.items())
-    ready = _ready(op, device, specs, _Params(params))
+    aligned = frozenset(name for name, view in operands.items() if view.address % ALIGNED_NBYTES == 0)
+    ready = _ready(op, device, specs, _Params(params), aligned)
     results = tuple(View(device.allocator.allocate(s.nbytes), s) for s in ready.outputs)
     workspace = {name: device.allocator.allocate(nbytes) for name, nbytes in ready.workspace.items()}
 
@@ -80,13 +81,19 @@ def launch(device: Device, bound: Bound) -> None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _ready(op: Op, device: Device, specs: tuple[tuple[str, Spec], ...], params: _Params) -> _Ready:
+def _ready(
+    op: Op, device: Device, specs: tuple[tuple[str, Spec], ...], params: _Params, aligned: frozenset[str]
+) -> _Ready:
     call = op.call(dict(specs), dict(params), device.target)
     if not any(s.numel for s in call.outputs):
         return _Ready(call.outputs, {}, ())
     kernel = op.kernel(call)
     workspace = {b.name: b.nbytes for b in kernel.cost(call).buffers}
-    launches = prepare(call, kernel, kernel.launch(call), device.backend, device.index, bake=False)
+
+    def known(pointer: Pointer) -> bool:  # an allocator's blocks begin at multiples of more
+        return pointer.role != "input" or pointer.key in aligned
+
+    launches = prepare(call, kernel, kernel.launch(call), device.backend, device.index, bake=False, aligned=known)
     return _Ready(call.outputs, workspace, launches)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
@@ -23,7 +24,13 @@ from nbxtensor.backend.cpu.team import Scratch, Team
 from nbxtensor.backend.cpu.tile_unit import usable
 from nbxtensor.backend.forks import in_child
 from nbxtensor.backend.kernel_cache import KernelCache
-from nbxtensor.backend.kernel_source import constant_values, generator_digest, kernel_function, kernel_key
+from nbxtensor.backend.kernel_source import (
+    constant_values,
+    early_start,
+    generator_digest,
+    kernel_function,
+    kernel_key,
+)
 from nbxtensor.errors import ArgumentError, MissingFactError, UnsupportedError
 from nbxtensor.op import Target
 from nbxtensor.settings import settings
@@ -116,6 +123,7 @@ class CpuBackend:
         """
         if target.backend != self.name:
             raise ArgumentError(f"{request.name}: compiled for a target of the CPU. Got one of {target.backend!r}.")
+        request = _unmarked(request)
         place = (repr(request), target.arch, target.features)
         found = self._compiled.get(place)
         if found is None:
@@ -222,13 +230,17 @@ class CpuBackend:
             raise MissingFactError(f"device cpu:{index}", "The CPU is one device, cpu:0.")
 
 
+def _unmarked(request: KernelRequest) -> KernelRequest:
+    """Return a request without marks of alignment: a vector may lie anywhere, so that they would change no code."""
+    return replace(request, signature={name: kind.partition("@")[0] for name, kind in request.signature.items()})
+
+
 def _compile(request: KernelRequest, target: Target) -> Compiled:
     from nbxtensor.backend.cpu import codegen, frontend  # only a cold start pays for the code generator
 
-    signature = {name: kind.replace("@", ":") for name, kind in request.signature.items()}
     function = kernel_function(request)
-    constants = constant_values(request)
-    text = frontend.ttir(function, signature | dict.fromkeys(constants, "constexpr"), constants)
+    constants = constant_values(request) | early_start(function, device_has_it=False)
+    text = frontend.ttir(function, dict(request.signature) | dict.fromkeys(constants, "constexpr"), constants)
     made = codegen.compile_ttir(text, target.arch, target.features, request.grid)
     metadata = {
         "arch": target.arch,
