@@ -37,6 +37,9 @@ class Kernel:
         needs: Features the target must have.
         accepts: Whether the kernel can serve a call; left out, it serves every call of the op.
         kind: "triton", or "host" for a declared numpy routine on host memory (matrix decompositions only).
+        in_place: Index of each result that may lie exactly where the named operand does, every other operand
+            elsewhere. Where it does (`Call.in_place`), what that operand held may be left as it is instead of copied;
+            cost and launches may differ from those of a call into fresh memory.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Kernel:
     needs: frozenset[str] = frozenset()
     accepts: Callable[[Call], bool] | None = None
     kind: str = "triton"
+    in_place: Mapping[int, str] = field(default_factory=dict[int, str], hash=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Argument", "Buffer", "Call", "Cost", "Launch", "Number", "Pointer", "Source", "Target"]
 
-_EMPTY: Mapping[str, Any] = MappingProxyType({})
+_EMPTY: Mapping[Any, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +158,7 @@ class Call:
         params: Every other parameter by name, defaults filled in.
         target: What it runs on; None while only shapes and dtypes are asked for.
         outputs: Specs of the results; empty while the result rule itself runs.
+        in_place: Operand that each result lies in the memory of, by the result's index, where a plan has it so.
     """
 
     op: Op
@@ -165,6 +166,7 @@ class Call:
     params: Mapping[str, Any]
     target: Target | None = None
     outputs: tuple[Spec, ...] = ()
+    in_place: Mapping[int, str] = field(default_factory=lambda: _EMPTY, hash=False)
 
     def __getitem__(self, name: str) -> Spec:
         """Return the spec of operand ``name``."""

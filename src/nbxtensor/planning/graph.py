@@ -87,9 +87,11 @@ class Node:
     params: Mapping[str, object]
 
     def call(self, target: Target | None = None) -> Call:
-        """Return the call the node makes, with its results as they are laid out."""
+        """Return the call the node makes, with its results as they are laid out, and which lie on an operand."""
         inputs = {name: ref.spec for name, ref in self.operands.items()}
-        return Call(self.op, inputs, self.params, target, tuple(r.spec for r in self.outputs))
+        operands = {ref: name for name, ref in reversed(self.operands.items())}
+        in_place = {i: operands[ref] for i, ref in enumerate(self.outputs) if ref in operands}
+        return Call(self.op, inputs, self.params, target, tuple(r.spec for r in self.outputs), in_place)
 
 
 @dataclass(frozen=True, slots=True)
