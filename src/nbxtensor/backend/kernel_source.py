@@ -21,7 +21,16 @@ from nbxtensor.backend.contract import KernelRequest
 from nbxtensor.errors import CompileError
 from nbxtensor.op import Source, Target
 
-__all__ = ["constant_values", "generator_digest", "kernel_function", "kernel_key", "reached_files"]
+__all__ = [
+    "constant_values",
+    "early_start",
+    "generator_digest",
+    "kernel_function",
+    "kernel_key",
+    "reached_files",
+]
+
+_EARLY = "PDL"
 
 # An import statement, at any depth of a module: a superset of what runs, so that no file is missed.
 _IMPORT = re.compile(
@@ -101,6 +110,16 @@ def constant_values(request: KernelRequest) -> dict[str, Any]:
         CompileError: A name that is looked up does not exist.
     """
     return {name: _value(value, request) for name, value in request.constants.items()}
+
+
+def early_start(function: Any, *, device_has_it: bool) -> dict[str, bool]:
+    """Return the value of the constant ``PDL`` of a Triton function that has one, else nothing.
+
+    A kernel with a parameter ``PDL: tl.constexpr`` waits for the launches before it by itself, where ``PDL`` is true
+    (``nbxtensor.backend.cuda.compiling`` says how and why). No launch names the constant: each code generator sets it,
+    true where its device starts dependent launches early, else false.
+    """
+    return {_EARLY: device_has_it} if _EARLY in function.arg_names else {}
 
 
 def _value(value: Any, request: KernelRequest) -> Any:

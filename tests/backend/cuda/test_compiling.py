@@ -4,6 +4,7 @@ import pytest
 from tests.backend.cuda.conftest import on
 from tests.backend.cuda.fake_libcuda import FakeLibrary
 
+from nbxtensor.backend import registry
 from nbxtensor.backend.contract import KernelRequest
 from nbxtensor.backend.cuda.compiling import capability
 from nbxtensor.errors import ArgumentError, CompileError
@@ -45,7 +46,7 @@ def test_kernels_compile_without_a_device(compiler, arch):
     assert made.name == "affine"
     assert made.binary.startswith(b"\x7fELF")
     assert made.parameters == tuple(SIGNATURE.items())
-    assert made.metadata == {"arch": arch, "warps": 4, "shared_nbytes": 0, "hidden": 2}
+    assert made.metadata == {"arch": arch, "warps": 4, "shared_nbytes": 0, "hidden": 2, "early": arch == "sm_90"}
 
 
 def test_a_kernel_is_compiled_once_and_kept_on_disk(compiler, monkeypatch):
@@ -60,8 +61,9 @@ def test_warps_and_stages_make_another_kernel(compiler):
     assert compiler.compile(request(warps=4), SM90).metadata["warps"] == 4
 
 
-def test_steps_are_rounded_as_they_stand(compiler):
-    """Nor are small numbers flushed to zero: the code has no such instruction."""
+@pytest.fixture
+def assembly(monkeypatch):
+    """The assembly of every kernel that Triton compiles."""
     from triton.compiler import compiler as triton_compiler
 
     texts = []
@@ -72,14 +74,63 @@ def test_steps_are_rounded_as_they_stand(compiler):
             super().__init__(*arguments)
             texts.append(self.asm["ptx"])
 
-    triton_compiler.CompiledKernel = Seen
-    try:
-        compiler.compile(request(text=TEXT.replace("* scale", "* tl.floor(tl.rsqrt(scale))")), SM90)
-    finally:
-        triton_compiler.CompiledKernel = original
-    assert "mul" in texts[0]
-    assert not {"fma", "ftz"} & set(re.findall(r"[a-z]+", texts[0]))
-    assert {"rsqrt", "rmi"} <= set(re.findall(r"[a-z]+", texts[0]))
+    monkeypatch.setattr(triton_compiler, "CompiledKernel", Seen)
+    return texts
+
+
+RELEASE, WAIT = "griddepcontrol.launch_dependents", "griddepcontrol.wait"
+
+
+@pytest.mark.parametrize(("arch", "times"), [("sm_80", 0), ("sm_90", 1), ("sm_100", 1)])
+def test_every_kernel_waits_before_it_touches_memory_where_launches_start_early(compiler, assembly, arch, times):
+    assert compiler.compile(request(), Target("cuda", arch)).metadata["early"] is bool(times)
+    (text,) = assembly
+    assert text.count(WAIT) == text.count(RELEASE) == times
+    body = text[text.index("{", text.index(".entry")) :]
+    if times:
+        assert body.index(RELEASE) < body.index(WAIT) < min(body.index("ld."), body.index("st."))
+
+
+PLACED = TEXT.replace("BLOCK: tl.constexpr", "BLOCK: tl.constexpr, PDL: tl.constexpr").replace(
+    "    tl.store(out + i, tl.load(x + i, mask=i < n) * scale",
+    """    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    scale = scale + tl.load(x)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    tl.store(out + i, tl.load(x + i, mask=i < n) * scale""",
+)
+
+
+@pytest.mark.parametrize("given", [{}, {"PDL": False}, {"PDL": True}])
+def test_a_kernel_places_its_own_wait_where_it_has_the_parameter(compiler, assembly, given):
+    placed = request(text=PLACED, constants={"BLOCK": 1024} | given)
+    assert compiler.compile(placed, SM90).metadata["early"]
+    assert not compiler.compile(placed, Target("cuda", "sm_80")).metadata["early"]
+    new, old = assembly
+    assert new.count(WAIT) == 1
+    assert WAIT not in old
+    assert new.index("ld.global") < new.index(WAIT) < new.index("st.global")
+
+
+def test_a_kernel_that_promises_to_wait_and_does_not_is_refused(compiler):
+    with pytest.raises(CompileError, match="affine: a kernel with a parameter PDL waits where it is true"):
+        compiler.compile(request(text=TEXT.replace("constexpr", "constexpr, PDL: tl.constexpr", 1)), SM90)
+
+
+def test_the_cpu_never_starts_launches_early():
+    cpu = registry.backend("cpu")
+    made = cpu.compile(request(text=PLACED, signature=SIGNATURE), cpu.target())
+    assert made.parameters == tuple((name, kind.partition("@")[0]) for name, kind in SIGNATURE.items())
+
+
+def test_steps_are_rounded_as_they_stand(compiler, assembly):
+    """Nor are small numbers flushed to zero: the code has no such instruction."""
+    compiler.compile(request(text=TEXT.replace("* scale", "* tl.floor(tl.rsqrt(scale))")), SM90)
+    (text,) = assembly
+    assert "mul" in text
+    assert not {"fma", "ftz"} & set(re.findall(r"[a-z]+", text))
+    assert {"rsqrt", "rmi"} <= set(re.findall(r"[a-z]+", text))
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,47 @@
-"""Triton kernels to machine code for an NVIDIA GPU, ahead of time: no GPU, no driver and no torch are needed."""
+"""Triton kernels to machine code for an NVIDIA GPU, ahead of time: no GPU, no driver and no torch are needed.
+
+From compute capability 9.0 on, a launch can start while the one before it still runs ("programmatic dependent
+launch"), if it waits for that one before it touches memory that a launch writes. Every kernel compiled here does:
+
+* A kernel that knows nothing of it is given the two instructions as its first: it lets the next launch start
+  (``griddepcontrol.launch_dependents``) and waits until the launches before it are done and their results can be seen
+  (``griddepcontrol.wait``).
+* A kernel with a parameter ``PDL: tl.constexpr`` places them itself. No launch names the constant; it is true here for
+  compute capability 9.0 and later, and false for every other target and backend::
+
+      if PDL:
+          tl.extra.cuda.gdc_launch_dependents()
+      tile = tl.load(weights + ...)  # memory that no launch of a program writes
+      if PDL:
+          tl.extra.cuda.gdc_wait()
+      x = tl.load(...)  # everything else: loads of results, and every store
+
+  All its programs wait, on every path, before they read what a launch writes and before they write anything: a launch
+  that ends without having waited would let its successors run beside its predecessors.
+
+Recordings rely on it (`Compiled.metadata` has "early"); where a launch is started in the ordinary way both instructions
+do nothing.
+"""
 
 from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
 from nbxtensor.backend.contract import Compiled, KernelRequest
-from nbxtensor.backend.kernel_source import constant_values, kernel_function
+from nbxtensor.backend.kernel_source import constant_values, early_start, kernel_function
 from nbxtensor.errors import ArgumentError, CompileError, UnsupportedError
 from nbxtensor.op import Target
 
 __all__ = ["capability", "compile_kernel", "compile_options"]
 
 _WARP = 32
+_EARLY_START = 90  # the compute capability from which on there is programmatic dependent launch
+_RELEASE, _WAIT = "griddepcontrol.launch_dependents;", "griddepcontrol.wait;"
 _ENTRY = re.compile(r"\.entry\s+\w+\s*\((.*?)\)", re.DOTALL)
 
 
@@ -54,7 +80,8 @@ def compile_kernel(request: KernelRequest, target: Target) -> Compiled:
     """Return the machine code of a kernel.
 
     Its metadata: "arch"; "warps"; "shared_nbytes", the dynamic shared memory of a program; "hidden", the number of
-    pointers that the code takes after the parameters (Triton's scratch, of which none is asked for).
+    pointers that the code takes after the parameters (Triton's scratch, of which none is asked for); "early", whether
+    it waits by itself for the launches before it, so that it may be started before they are done.
 
     Raises:
         ArgumentError: The signature and the constants do not name the kernel's parameters.
@@ -62,7 +89,6 @@ def compile_kernel(request: KernelRequest, target: Target) -> Compiled:
         UnsupportedError: Its code needs memory that no plan knows of.
     """
     from triton import compile as triton_compile
-    from triton import knobs
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
     from triton.compiler.errors import CompilationError
@@ -70,7 +96,9 @@ def compile_kernel(request: KernelRequest, target: Target) -> Compiled:
 
     gpu = GPUTarget("cuda", capability(target.arch), _WARP)
     function = kernel_function(request)
-    constants = constant_values(request)
+    early = capability(target.arch) >= _EARLY_START
+    placed = early_start(function, device_has_it=early)
+    constants = constant_values(request) | placed
     names: list[str] = function.arg_names
     if {*request.signature, *constants} != set(names):
         raise ArgumentError(
@@ -86,10 +114,9 @@ def compile_kernel(request: KernelRequest, target: Target) -> Compiled:
         {(i,): [["tt.divisibility", 16]] for i in aligned},
     )
     try:
-        # What Triton keeps on the way goes with the folder: compiled kernels are kept by the library's own cache.
-        with tempfile.TemporaryDirectory() as folder, knobs.cache.scope():
-            knobs.cache.dir = folder
-            built = triton_compile(source, target=gpu, options=dict(compile_options(request)))
+        with _stages(_waiting if early and not placed else None):
+            options = {**compile_options(request), "launch_pdl": early and bool(placed)}
+            built = triton_compile(source, target=gpu, options=options)
     except (CompilationError, PTXASError, RuntimeError) as error:
         raise CompileError(f"{request.name}: Triton refuses the kernel for {target.arch}. {error}") from error
     facts = built.metadata
@@ -98,14 +125,52 @@ def compile_kernel(request: KernelRequest, target: Target) -> Compiled:
             f"{request.name}: memory that a plan knows of. Its code asks for {facts.global_scratch_size} bytes of "
             "scratch of its own. A kernel without device-side descriptors is accepted."
         )
+    text = built.asm["ptx"]
+    if early and _WAIT not in text:
+        raise CompileError(
+            f"{request.name}: a kernel with a parameter PDL waits where it is true. Got code without "
+            f"{_WAIT.rstrip(';')}. gdc_wait() before the first access to memory that a launch writes is accepted."
+        )
     parameters = tuple((name, request.signature[name]) for name in names if name in request.signature)
     metadata = {
         "arch": target.arch,
         "warps": int(facts.num_warps),
         "shared_nbytes": int(facts.shared),
-        "hidden": _parameter_count(request.name, built.asm["ptx"]) - len(parameters),
+        "hidden": _parameter_count(request.name, text) - len(parameters),
+        "early": early,
     }
     return Compiled(facts.name, built.asm["cubin"], parameters, metadata)
+
+
+@contextmanager
+def _stages(change: Callable[[str], str] | None) -> Generator[None]:
+    """Compile in a folder that goes, since the library has a cache of its own, with ``change`` made to the assembly."""
+    from triton import knobs
+
+    runtime: Any = knobs.runtime  # its annotations know one of the two ways in which the hook is called
+
+    def inspect(*given: Any) -> tuple[str, str] | None:
+        if not given:  # asked for what the change adds to the key of Triton's cache
+            return "waiting", "waiting"
+        stages = given[1]
+        assembly = stages["ptx"]
+        stages["ptx"] = lambda source, metadata: (change or str)(assembly(source, metadata))
+        return None
+
+    with tempfile.TemporaryDirectory() as folder, knobs.cache.scope(), knobs.runtime.scope():
+        knobs.cache.dir = folder
+        if change is not None:
+            runtime.add_stages_inspection_hook = inspect
+        yield
+
+
+def _waiting(text: str) -> str:
+    """Return assembly whose entry begins by letting the next launch start and waiting for those before it."""
+    found = _ENTRY.search(text)
+    start = text.find("{", found.end() if found else len(text))
+    if start < 0:
+        raise CompileError("the code has an entry with a body. Got assembly without one.")
+    return f"{text[: start + 1]}\n\t{_RELEASE}\n\t{_WAIT}{text[start + 1 :]}"
 
 
 def _parameter_count(name: str, text: str) -> int:
