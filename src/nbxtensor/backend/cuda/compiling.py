@@ -41,7 +41,7 @@ __all__ = ["capability", "compile_kernel", "compile_options"]
 
 _WARP = 32
 _EARLY_START = 90  # the compute capability from which on there is programmatic dependent launch
-_RELEASE, _WAIT = "griddepcontrol.launch_dependents;", "griddepcontrol.wait;"
+_RELEASE, _WAIT = "griddepcontrol.launch_dependents", "griddepcontrol.wait"
 _ENTRY = re.compile(r"\.entry\s+\w+\s*\((.*?)\)", re.DOTALL)
 
 
@@ -129,7 +129,7 @@ def compile_kernel(request: KernelRequest, target: Target) -> Compiled:
     if early and _WAIT not in text:
         raise CompileError(
             f"{request.name}: a kernel with a parameter PDL waits where it is true. Got code without "
-            f"{_WAIT.rstrip(';')}. gdc_wait() before the first access to memory that a launch writes is accepted."
+            f"{_WAIT}. gdc_wait() before the first access to memory that a launch writes is accepted."
         )
     parameters = tuple((name, request.signature[name]) for name in names if name in request.signature)
     metadata = {
@@ -170,7 +170,7 @@ def _waiting(text: str) -> str:
     start = text.find("{", found.end() if found else len(text))
     if start < 0:
         raise CompileError("the code has an entry with a body. Got assembly without one.")
-    return f"{text[: start + 1]}\n\t{_RELEASE}\n\t{_WAIT}{text[start + 1 :]}"
+    return f"{text[: start + 1]}\n\t{_RELEASE};\n\t{_WAIT};{text[start + 1 :]}"
 
 
 def _parameter_count(name: str, text: str) -> int:
