@@ -52,6 +52,8 @@ SIGNATURES: Mapping[str, tuple[type[Any], ...]] = MappingProxyType(
         "destroy_graph": (_POINTER,),
         "add_kernel": (_POINTER, _POINTER, _POINTER, _SIZE, _POINTER),
         "add_event": (_POINTER, _POINTER, _POINTER, _SIZE, _POINTER),
+        "add_edges": (_POINTER, _POINTER, _POINTER, _POINTER, _SIZE),
+        "set_kernel": (_POINTER, _POINTER, _POINTER),
         "instantiate": (_POINTER, _POINTER, _WORD),
         "destroy_instance": (_POINTER,),
         "upload": (_POINTER, _POINTER),

@@ -131,6 +131,10 @@ class Replay(Protocol):
         """Run all launches once, in order, and wait until they are done."""
         ...
 
+    def rebind(self, number: int, arguments: Sequence[int | float]) -> None:
+        """(optional) Give launch ``number`` other arguments, for the runs that follow; nothing is recorded anew."""
+        ...
+
     def profile(self) -> tuple[float, ...]:
         """(optional) Run all launches once and return the nanoseconds of each; absent where they cannot be told."""
         ...
@@ -169,8 +173,14 @@ class Backend(Protocol):
         """Run one launch; on return its results may be read through `DeviceMemory.copy_out`."""
         ...
 
-    def record(self, launches: Sequence[Bound], index: int = 0) -> Replay:
-        """Return the launches as one object that replays them without allocating."""
+    def record(
+        self, launches: Sequence[Bound], index: int = 0, dependencies: Sequence[Sequence[int]] | None = None
+    ) -> Replay:
+        """Return the launches as one object that replays them without allocating.
+
+        ``dependencies`` has, for each launch, the earlier ones that it has to wait for: others may run beside it.
+        None: each waits for the one before it. A backend may run them in the order given whatever it says.
+        """
         ...
 
     def synchronize(self, index: int = 0) -> None:

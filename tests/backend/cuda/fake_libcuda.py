@@ -61,6 +61,8 @@ PROTOTYPES = {
     "cuGraphDestroy": (p,),
     "cuGraphAddKernelNode": (p, p, p, z, p),
     "cuGraphAddEventRecordNode": (p, p, p, z, p),
+    "cuGraphAddDependencies_v2": (p, p, p, p, z),
+    "cuGraphExecKernelNodeSetParams": (p, p, p),
     "cuGraphInstantiateWithFlags": (p, p, d),
     "cuGraphExecDestroy": (p,),
     "cuGraphUpload": (p, p),
@@ -92,12 +94,15 @@ class FakeLibrary:
         exports: The driver's functions.
         kernels: By name: (format of each argument as `struct` spells it, function of grid and values, attributes).
         misuse: What was done that the headers forbid.
+        edges: Whether each edge of the graph instantiated last starts its launch early.
         launched: (name, grid, block, shared memory, values) of every kernel that ran.
     """
 
     def __init__(self, *, devices=1, name="NVIDIA H200", attributes=H200, total=1 << 30, absent=()):
         self.devices, self.name, self.attributes, self.total, self.absent = devices, name, attributes, total, absent
         self.kernels, self.misuse, self.launched, self.failing = {}, [], [], {}
+        self.edges = []
+        self.version = 13000
         self.initialised = False
         self.handles = {}
         self.numbers = itertools.count(0x5500_0000_0000, 16)
@@ -194,7 +199,7 @@ class FakeLibrary:
         return self.cuGetErrorName(status, out, 1)
 
     def cuDriverGetVersion(self, out):
-        self.write(out, "i", 13000)
+        self.write(out, "i", self.version)
 
     def cuDeviceGetCount(self, out):
         self.write(out, "i", self.devices)
@@ -355,36 +360,75 @@ class FakeLibrary:
     def cuGraphCreate(self, out, flags):
         if flags:
             raise Misuse(INVALID_VALUE, "flags are 0")
-        self.make(out, "graph", nodes=[], modules=[])
+        self.make(out, "graph", nodes=[], modules=[], edges=[])
 
     def cuGraphDestroy(self, graph):
         self.get(graph, "graph").alive = False
 
-    def _append(self, out, graph, before, count, work):
+    def _append(self, out, graph, before, count, work, kind):
         found = self.get(graph, "graph")
-        wanted = [found.nodes[-1][0]] if found.nodes else []
         given = [C.cast(before, C.POINTER(p))[n] for n in range(count)]
-        if given != wanted:
-            raise Misuse(INVALID_VALUE, f"node {len(found.nodes)} waits for {given}, not for the one before it")
-        self.make(out, "node")
+        self.make(out, "node", graph=found, what=kind, before=set())
         found.nodes.append((next(reversed(self.handles)), work))
+        for node in given:
+            self._connect(found, node, found.nodes[-1][0], early=False)
+
+    def _connect(self, graph, first, last, *, early):
+        one, other = self.get(first, "node"), self.get(last, "node")
+        if one.graph is not graph or other.graph is not graph or first in other.before or first == last:
+            raise Misuse(INVALID_VALUE, f"an edge from {first} to {last}")
+        if early and not one.what == other.what == "kernel":
+            raise Misuse(INVALID_VALUE, "an early start of what is no kernel")
+        other.before.add(first)
+        graph.edges.append((first, last, early))
+
+    def cuGraphAddDependencies_v2(self, graph, first, last, data, count):
+        found = self.get(graph, "graph")
+        for n in range(count):
+            edge = C.string_at(data + 8 * n, 8)
+            if edge not in (bytes(8), bytes((1, 0, 1, 0, 0, 0, 0, 0))):
+                raise Misuse(INVALID_VALUE, f"edge data {edge}")
+            ends = (C.cast(end, C.POINTER(p))[n] for end in (first, last))
+            self._connect(found, *ends, early=bool(edge[0]))
 
     def cuGraphAddKernelNode(self, out, graph, before, count, parameters):
         function, *rest = NODE.unpack(C.string_at(parameters, NODE.size))
         gx, gy, gz, bx, by, bz, shared, table, extra = rest
         found, run = self._kernel(function, (gx, gy, gz), (bx, by, bz), shared, table, extra)
-        self._append(out, graph, before, count, run)
+        self._append(out, graph, before, count, run, "kernel")
         self.get(graph, "graph").modules.append(found.module)
 
     def cuGraphAddEventRecordNode(self, out, graph, before, count, event):
         found = self.get(event, "event")
-        self._append(out, graph, before, count, lambda: setattr(found, "time", self.clock))
+        self._append(out, graph, before, count, lambda: setattr(found, "time", self.clock), "event")
 
     def cuGraphInstantiateWithFlags(self, out, graph, flags):
         found = self.get(graph, "graph")
         if flags:
             raise Misuse(INVALID_VALUE, f"flags {flags}")
-        self.make(out, "instance", nodes=list(found.nodes), modules=list(found.modules))
+        self.edges = [edge[2] for edge in found.edges]
+        self.make(out, "instance", nodes=self._sorted(found), modules=list(found.modules))
+
+    def _sorted(self, graph):
+        """The nodes in an order that the edges allow, as far from that of their making as it goes."""
+        waiting, done = dict(graph.nodes), []
+        while waiting:
+            ready = [node for node in waiting if not self.handles[node].before & set(waiting)]
+            if not ready:
+                raise Misuse(INVALID_VALUE, "a cycle")
+            done.append((ready[-1], waiting.pop(ready[-1])))
+        return done
+
+    def cuGraphExecKernelNodeSetParams(self, instance, node, parameters):
+        found = self.get(instance, "instance")
+        self.get(node, "node")
+        function, *rest = NODE.unpack(C.string_at(parameters, NODE.size))
+        gx, gy, gz, bx, by, bz, shared, table, extra = rest
+        kernel, run = self._kernel(function, (gx, gy, gz), (bx, by, bz), shared, table, extra)
+        place = [n for n, _ in found.nodes].index(node)
+        if kernel.module not in found.modules:
+            raise Misuse(INVALID_VALUE, "another function")
+        found.nodes[place] = (node, run)
 
     def cuGraphExecDestroy(self, instance):
         self.get(instance, "instance").alive = False

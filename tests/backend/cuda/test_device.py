@@ -1,3 +1,4 @@
+import itertools
 import os
 import threading
 
@@ -200,6 +201,80 @@ def test_a_replay_runs_all_launches_in_order_and_keeps_their_code(cuda, library,
         replay.run()
         assert floats.get(out, 3) == [20.0, 40.0, 60.0]
     assert [entry[1] for entry in library.launched] == [(5, 6, 7), (1, 1, 1)] * 3
+
+
+def chain(cuda, floats, count, **metadata):
+    """Launches of out = in * 2 + 1 from one buffer to the next."""
+    loaded = cuda.load(kernel(**metadata))
+    places = [floats.put(*([1.0] * 3))] + [floats.put(0, 0, 0) for _ in range(count)]
+    pairs = itertools.pairwise(places)
+    return [Bound(loaded, (1, 1, 1), (out, 0, x, 3, 2.0, 1.0)) for x, out in pairs], places
+
+
+def test_a_chain_of_kernels_that_wait_by_themselves_starts_them_early(cuda, library, floats):
+    launches, places = chain(cuda, floats, 4, early=True)
+    cuda.record(launches).run()
+    assert floats.get(places[-1], 3) == [31.0] * 3
+    assert library.edges == [True] * 3
+    launches, places = chain(cuda, floats, 3)
+    assert cuda.record(launches).profile() == (250_000.0,) * 3
+    assert library.edges == [False] * 6
+
+
+def test_an_old_driver_starts_nothing_early(library, tmp_path):
+    library.version = 12020
+    cuda = on(library)
+    launches, _ = chain(cuda, Floats(cuda.memory()), 3, early=True)
+    cuda.record(launches).run()
+    assert library.edges == [False] * 2
+
+
+def test_launches_wait_for_those_named_alone(cuda, library, floats):
+    """The driver here runs what may run as late as it may: a missing edge would be seen."""
+    launches, (start, first, second, third, last) = chain(cuda, floats, 4)
+    wide = [
+        launches[0],  # first = f(start)
+        Bound(launches[0].kernel, (1, 1, 1), (second, 0, start, 3, 5.0, 0.0)),
+        Bound(launches[0].kernel, (0, 1, 1), (second, 0, start, 3, 5.0, 0.0)),  # nothing, after the two before
+        Bound(launches[0].kernel, (1, 1, 1), (third, 0, first, 3, 1.0, 1.0)),
+        Bound(launches[0].kernel, (1, 1, 1), (last, 0, second, 3, 1.0, 2.0)),
+    ]
+    replay = cuda.record(wide, dependencies=[[], [], [0, 1], [2], [1]])
+    assert len(library.edges) == 3
+    for _ in range(2):
+        replay.run()
+        assert [floats.get(place, 1) for place in (first, second, third, last)] == [[3.0], [5.0], [4.0], [7.0]]
+
+
+@pytest.mark.parametrize("dependencies", [[[]], [[], [1]], [[], [-1]], [[0], []], [[], [], []]])
+def test_dependencies_name_earlier_launches(cuda, floats, dependencies):
+    launches, _ = chain(cuda, floats, 2)
+    with pytest.raises(ArgumentError, match="record: "):
+        cuda.record(launches, dependencies=dependencies)
+
+
+def test_a_launch_that_is_recorded_takes_other_arguments(cuda, library, floats):
+    launches, places = chain(cuda, floats, 3)
+    replay = cuda.record([*launches, Bound(launches[0].kernel, (0, 1, 1), launches[0].arguments)])
+    replay.run()
+    assert floats.get(places[-1], 1) == [15.0]
+    instances = len(library.live("instance"))
+    other = floats.put(10, 20, 30)
+    replay.rebind(0, (places[1], 0, other, 3, 1.0, 0.0))
+    replay.rebind(3, (places[1], 0, other, 3, 1.0, 0.0))
+    assert len(library.live("instance")) == instances
+    assert replay.launches[0].arguments[2] == other
+    for _ in range(2):
+        replay.run()
+        assert floats.get(places[-1], 3) == [43.0, 83.0, 123.0]
+    assert len(replay.profile()) == 4
+    assert floats.get(places[-1], 3) == [43.0, 83.0, 123.0]
+    with pytest.raises(ArgumentError, match=r"scale: narrow is i8. Got 300"):
+        replay.rebind(1, (places[1], 300, other, 3, 1.0, 0.0))
+    with pytest.raises(ArgumentError, match=r"scale: one value per parameter. Got 1"):
+        replay.rebind(3, (1,))
+    with pytest.raises(ArgumentError, match=r"rebind: the number of a launch. Got 4 of 4"):
+        replay.rebind(4, ())
 
 
 def test_a_profile_times_every_launch(cuda, floats):

@@ -31,6 +31,7 @@ from nbxtensor.backend.kernel_source import (
     kernel_function,
     kernel_key,
 )
+from nbxtensor.backend.launch_order import predecessors
 from nbxtensor.errors import ArgumentError, MissingFactError, UnsupportedError
 from nbxtensor.op import Target
 from nbxtensor.settings import settings
@@ -169,14 +170,17 @@ class CpuBackend:
         else:
             team.run(launch_table((bound,), workers)[0], workers, kernel.scratch_nbytes)
 
-    def record(self, launches: Sequence[Bound], index: int = 0) -> HostReplay:
-        """Return the launches as one object that replays them without allocating.
+    def record(
+        self, launches: Sequence[Bound], index: int = 0, dependencies: Sequence[Sequence[int]] | None = None
+    ) -> HostReplay:
+        """Return the launches as one object that replays them without allocating, in the order given.
 
         Raises:
             MissingFactError: ``index`` is not 0.
-            ArgumentError: As `launch`.
+            ArgumentError: As `launch`, or ``dependencies`` that name no earlier launch.
         """
         self._only(index)
+        predecessors(len(launches), dependencies)
         native, team = self._runtime or self._start()
         return HostReplay(launches, native, team, self._scratch, self._threads)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nbxtensor.backend.abi import Driver
 from nbxtensor.backend.abi_memory import AbiMemory
-from nbxtensor.backend.cuda.libcuda import NON_BLOCKING
+from nbxtensor.backend.cuda.libcuda import EARLY_START, NON_BLOCKING
 from nbxtensor.op import Target
 
 __all__ = ["Card"]
@@ -24,6 +24,7 @@ class Card:
         memory: Its memory.
         most_programs: The largest grid.
         most_shared_nbytes: Bytes of shared memory that a program may have.
+        starts_early: Whether recordings may start a launch before those it waits for are done, if it waits by itself.
     """
 
     def __init__(self, driver: Driver, index: int, target: Target) -> None:
@@ -43,6 +44,7 @@ class Card:
         x, y, z = target.fact("dispatch.max_grid")
         self.most_programs: tuple[int, int, int] = (int(x), int(y), int(z))
         self.most_shared_nbytes: int = int(target.fact("memory.max_shared_memory_per_block"))
+        self.starts_early: bool = driver.integer("driver_version") >= EARLY_START
 
     def enter(self) -> None:
         """Make the device the calling thread's current one; the driver keeps one for each thread.

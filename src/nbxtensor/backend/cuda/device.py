@@ -136,15 +136,17 @@ class CudaBackend:
         if 0 not in bound.grid:
             kernel.launch(bound.grid, bound.arguments)
 
-    def record(self, launches: Sequence[Bound], index: int = 0) -> CudaReplay:
-        """Return the launches as one object that replays them without allocating.
+    def record(
+        self, launches: Sequence[Bound], index: int = 0, dependencies: Sequence[Sequence[int]] | None = None
+    ) -> CudaReplay:
+        """Return the launches as one object that replays them without allocating, independent ones side by side.
 
         Raises:
             MissingFactError: There is no such device.
-            ArgumentError: As `launch`.
+            ArgumentError: As `launch`, or ``dependencies`` that name no earlier launch.
             DriverError: The driver fails.
         """
-        return CudaReplay(launches, self._card(index))
+        return CudaReplay(launches, self._card(index), dependencies)
 
     def synchronize(self, index: int = 0) -> None:
         """Wait until everything started on a device is done.

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from nbxtensor.backend.abi import Abi
 
-__all__ = ["CUDA", "DEVICE_ATTRIBUTES", "FUNCTION_ATTRIBUTES", "NON_BLOCKING", "NO_DEVICE"]
+__all__ = ["CUDA", "DEVICE_ATTRIBUTES", "EARLY_START", "FUNCTION_ATTRIBUTES", "NON_BLOCKING", "NO_DEVICE"]
 
 CUDA = Abi(
     name="cuda",
@@ -46,6 +46,8 @@ CUDA = Abi(
             "destroy_graph": "cuGraphDestroy",
             "add_kernel": "cuGraphAddKernelNode",
             "add_event": "cuGraphAddEventRecordNode",
+            "add_edges": "cuGraphAddDependencies_v2",
+            "set_kernel": "cuGraphExecKernelNodeSetParams",
             "instantiate": "cuGraphInstantiateWithFlags",
             "destroy_instance": "cuGraphExecDestroy",
             "upload": "cuGraphUpload",
@@ -55,7 +57,10 @@ CUDA = Abi(
     out_of_memory=2,
     driver="NVIDIA",
 )
-"""The functions that the backend calls; every driver from CUDA 11.8 on has them."""
+"""The functions that the backend calls; every driver from CUDA 11.8 on has them, but for add_edges (`EARLY_START`)."""
+
+EARLY_START = 12030
+"""The driver version, CUDA 12.3, from which on edges of a graph can let a launch start early."""
 
 NO_DEVICE = 100
 """CUDA_ERROR_NO_DEVICE."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nbxtensor.backend.contract import Bound, Compiled, KernelRequest
+from nbxtensor.backend.launch_order import predecessors
 from nbxtensor.backend.null.memory import NullMemory
 from nbxtensor.errors import ArgumentError, MissingFactError
 from nbxtensor.op import Target
@@ -137,13 +138,16 @@ class NullBackend:
         """
         return tuple(self._device(index).launches)
 
-    def record(self, launches: Sequence[Bound], index: int = 0) -> NullReplay:
+    def record(
+        self, launches: Sequence[Bound], index: int = 0, dependencies: Sequence[Sequence[int]] | None = None
+    ) -> NullReplay:
         """Return the launches as one object that records them again whenever it is run.
 
         Raises:
             MissingFactError: No such device was declared.
-            ArgumentError: As `launch`.
+            ArgumentError: As `launch`, or ``dependencies`` that name no earlier launch.
         """
+        predecessors(len(launches), dependencies)
         for bound in launches:
             _check(bound)
         return NullReplay(tuple(launches), self._device(index).launches)
