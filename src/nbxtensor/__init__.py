@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from nbxtensor.ops.attention.op import (
         attention,
     )
+    from nbxtensor.ops.index.cache import (
+        cache_update,
+    )
     from nbxtensor.ops.index.op import (
         embedding,
         take,
@@ -225,6 +228,7 @@ _PLACES = {
         "nbxtensor.capture": "Program Recording load_plan plan save_plan",
         "nbxtensor.op": "Spec",
         "nbxtensor.ops.attention.op": "attention",
+        "nbxtensor.ops.index.cache": "cache_update",
         "nbxtensor.ops.index.op": "embedding take take_along_axis",
         "nbxtensor.ops.layout.op": "concat copy pad",
         "nbxtensor.ops.matmul.op": "addmm bmm linear linear_packed matmul mm",
@@ -303,6 +307,7 @@ __all__ = [
     "bmm",
     "broadcast_arrays",
     "broadcast_to",
+    "cache_update",
     "ceil",
     "celu",
     "clip",

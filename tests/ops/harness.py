@@ -6,7 +6,7 @@ import importlib
 import inspect
 import pkgutil
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -233,13 +233,18 @@ def run(call: Call, kernel: Kernel, given: Mapping[str, Laid], backend: Backend,
     """Return the results of one kernel of ``call`` on device 0 of ``backend``.
 
     Every buffer lies between sentinels; results and workspace start as poison, and workspace is poisoned again once
-    its declared lifetime is over. Operands and the gaps of strided results must be left as they were.
+    its declared lifetime is over. Operands and the gaps of strided results must be left as they were. A result that
+    the call says lies on an operand lies there.
     """
     memory = backend.memory(0)
     launches = kernel.launch(call)
     inputs = {name: _Guarded(memory, laid.block, start=laid.start) for name, laid in given.items()}
-    laid_out = [layout(spec) for spec in call.outputs]
-    outputs = [_Guarded(memory, laid.block, start=laid.start) for laid in laid_out]
+    laid_out = [given[call.in_place[i]] if i in call.in_place else layout(s) for i, s in enumerate(call.outputs)]
+    laid_out = [Laid(laid.spec, laid.block.copy(), laid.start) for laid in laid_out]
+    outputs = [
+        inputs[call.in_place[i]] if i in call.in_place else _Guarded(memory, laid.block, start=laid.start)
+        for i, laid in enumerate(laid_out)
+    ]
     buffers = kernel.cost(call).buffers
     workspace = {b.name: _Guarded(memory, np.full(b.nbytes, POISON, np.uint8)) for b in buffers}
 
@@ -260,7 +265,8 @@ def run(call: Call, kernel: Kernel, given: Mapping[str, Laid], backend: Backend,
                 workspace[buffer.name].poison()
     backend.synchronize(0)
     for name, laid in given.items():
-        assert np.array_equal(inputs[name].read(), laid.block), f"operand {name} was written"
+        if name not in call.in_place.values():
+            assert np.array_equal(inputs[name].read(), laid.block), f"operand {name} was written"
     results: list[Values] = []
     for guarded, laid in zip(outputs, laid_out, strict=True):
         laid.block = guarded.read()
@@ -268,7 +274,7 @@ def run(call: Call, kernel: Kernel, given: Mapping[str, Laid], backend: Backend,
         if laid.block.size:
             laid.values[...] = np.full((), POISON, np.uint8).repeat(laid.values.itemsize).view(laid.values.dtype)
             assert (laid.block == POISON).all(), "bytes between the elements of a result were written"
-    for guarded in (*inputs.values(), *outputs, *workspace.values()):
+    for guarded in {id(g): g for g in (*inputs.values(), *outputs, *workspace.values())}.values():
         guarded.free()
     return tuple(results)
 
@@ -280,6 +286,12 @@ def evaluate(
     case = Case({name: laid.spec for name, laid in given.items()}, params)
     call = call_of(op, case, backend.target(0))
     return run(call, op.kernel(call), given, backend, bake=bake)
+
+
+def in_place(call: Call, kernel: Kernel) -> Call:
+    """Return ``call`` with every result that may lie on an operand laid there."""
+    outputs = tuple(call[kernel.in_place[i]] if i in kernel.in_place else s for i, s in enumerate(call.outputs))
+    return replace(call, outputs=outputs, in_place=kernel.in_place)
 
 
 def kernels(call: Call) -> Iterator[Kernel]:

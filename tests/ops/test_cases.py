@@ -44,12 +44,14 @@ def test_case(op: Op, index: int, backend):
     for kernel in served:
         cost = kernel.cost(call)
         workspace = sum(buffer.nbytes for buffer in cost.buffers)
-        assert call.result_nbytes <= cost.written <= call.result_nbytes + workspace
+        copied = call.operand_nbytes if kernel.in_place else 0
+        assert call.result_nbytes <= cost.written <= call.result_nbytes + workspace + copied
         assert cost.flops >= 0
         assert all(0 <= b.first <= b.last < max(len(kernel.launch(call)), 1) for b in cost.buffers)
-        results = harness.run(call, kernel, given, backend, bake=index % 2 == 1)
-        for spec, got, want, size in zip(call.outputs, results, wanted, sizes, strict=True):
-            harness.compare(call, got, want, size, spec.dtype, flops=cost.flops, rtol=case.rtol)
+        for made in (call, harness.in_place(call, kernel)) if kernel.in_place else (call,):
+            results = harness.run(made, kernel, given, backend, bake=index % 2 == 1)
+            for spec, got, want, size in zip(call.outputs, results, wanted, sizes, strict=True):
+                harness.compare(call, got, want, size, spec.dtype, flops=cost.flops, rtol=case.rtol)
 
 
 @pytest.mark.parametrize("op", [pytest.param(op, id=op.name) for op in OPS])

@@ -1,7 +1,9 @@
-"""Triton kernels that read at places that are data; a place outside gives the missing value and reads nothing."""
+"""Triton kernels that read and write at places that are data."""
 
 import triton
 import triton.language as tl
+
+from nbxtensor.lang.moving import copy_kernel  # noqa: F401  launched by name
 
 
 @triton.jit
@@ -71,3 +73,38 @@ def take_along_kernel(
     source = x + i0 * x0 + i1 * x1 + i2 * x2 + lane * x_inner + tl.where(inside, at, 0) * x_axis
     value = tl.load(source, mask=mask & inside, other=MISSING)
     tl.store(y + i0 * y0 + i1 * y1 + i2 * y2 + lane, value, mask=mask)
+
+
+@triton.jit
+def slice_kernel(
+    y, x, position, extent, length, n1, n2, n3, rows, inner,
+    y_axis, y0, y1, y2, y3, y_inner, x0, x1, x2, x3, x_inner, p0, p1, p2, p3, p_inner,
+    EACH: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write x into y from ``position`` on along an axis, or as far in as fits: four outer axes and an inner one.
+
+    EACH: the position has strides of its own.
+    """
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    lane = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    i3 = row % n3
+    i2 = (row // n3) % n2
+    i1 = (row // (n3 * n2)) % n1
+    i0 = row // (n3 * n2 * n1)
+    mask = (row < rows)[:, None] & (lane < inner)[None, :]
+    if EACH:
+        places = (i0 * p0 + i1 * p1 + i2 * p2 + i3 * p3)[:, None] + lane[None, :] * p_inner
+        start = tl.load(position + places, mask=mask, other=0)
+    else:
+        start = tl.load(position)
+    start = tl.maximum(tl.minimum(start, extent - length), 0)
+    if WIDE:
+        i0 = i0.to(tl.int64)
+        i1 = i1.to(tl.int64)
+        i2 = i2.to(tl.int64)
+        i3 = i3.to(tl.int64)
+        lane = lane.to(tl.int64)
+        start = start.to(tl.int64)
+    source = (i0 * x0 + i1 * x1 + i2 * x2 + i3 * x3)[:, None] + lane[None, :] * x_inner
+    target = (i0 * y0 + i1 * y1 + i2 * y2 + i3 * y3)[:, None] + lane[None, :] * y_inner
+    tl.store(y + start * y_axis + target, tl.load(x + source, mask=mask), mask=mask)
