@@ -159,6 +159,8 @@ class Call:
         target: What it runs on; None while only shapes and dtypes are asked for.
         outputs: Specs of the results; empty while the result rule itself runs.
         in_place: Operand that each result lies in the memory of, by the result's index, where a plan has it so.
+        fixed: Operands that no launch of the same program writes: weights and constants. A kernel may read them before
+            the launches before it are done.
     """
 
     op: Op
@@ -167,6 +169,7 @@ class Call:
     target: Target | None = None
     outputs: tuple[Spec, ...] = ()
     in_place: Mapping[int, str] = field(default_factory=lambda: _EMPTY, hash=False)
+    fixed: frozenset[str] = frozenset()
 
     def __getitem__(self, name: str) -> Spec:
         """Return the spec of operand ``name``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nbxtensor.dtype.itemsize import bits
 from nbxtensor.errors import PlanError
@@ -58,7 +58,9 @@ def choose(graph: Graph, target: Target) -> tuple[PlanStep, ...]:
 def _step(graph: Graph, place: int, node: Node, target: Target) -> PlanStep:
     if not any(ref.spec.numel for ref in node.outputs):
         return PlanStep("", (), Cost(0, 0, 0))
-    call = node.call(target)
+    kinds = {name: graph.buffers[ref.buffer].kind for name, ref in node.operands.items()}
+    fixed = frozenset(name for name, kind in kinds.items() if kind in ("weight", "constant"))
+    call = replace(node.call(target), fixed=fixed)
     where = f"{graph.name}, node {place} ({node.op.name})"
     kernel = node.op.kernel(call)
     step = PlanStep(kernel.name, kernel.launch(call), kernel.cost(call))
