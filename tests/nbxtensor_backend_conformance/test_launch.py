@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -146,6 +147,47 @@ def test_a_replay_runs_every_launch_in_order_each_time(subject, load, arrays):
         last = 11 + 10 * turn  # each run starts from the buffer that the one before last wrote first
         expected[:] = last
         assert arrays.same(address[1], expected)
+
+
+def test_launches_run_after_those_they_wait_for(subject, load, arrays):
+    """Two branches of ten launches, one after the other in the list, and a launch that reads the ends of both."""
+    plus, n, length = load(), 1000, 10
+    chains = [[arrays.put(np.full(n, start, np.float32)) for _ in range(length + 1)] for start in (0, 100)]
+    launches = [Bound(plus, (8, 1, 1), (out, x, n, 1.0)) for chain in chains for x, out in itertools.pairwise(chain)]
+    launches.append(Bound(plus, (8, 1, 1), (chains[0][0], chains[1][-1], n, 1.0)))
+    before = [[number - 1] if number % length else [] for number in range(2 * length)]
+    replay = subject.backend.record(launches, subject.index, [*before, [length - 1, 2 * length - 1]])
+    for start in (0, 111):
+        replay.run()
+        assert arrays.same(chains[0][length], np.full(n, start + length, np.float32))
+        assert arrays.same(chains[1][length], np.full(n, 100 + length, np.float32))
+        assert arrays.same(chains[0][0], np.full(n, 111, np.float32))
+
+
+@pytest.mark.parametrize("dependencies", [[[]], [[], [1]], [[], [-1]], [[0], []], [[], [], []]])
+def test_dependencies_name_earlier_launches(subject, load, arrays, dependencies):
+    bound, _, _ = affine_launch(load(), arrays, 4)
+    with pytest.raises(ArgumentError, match="record: "):
+        subject.backend.record([bound, bound], subject.index, dependencies)
+
+
+def test_a_recorded_launch_takes_other_arguments(subject, load, arrays):
+    first, out, _ = affine_launch(load(), arrays, 300)
+    other, _, _ = affine_launch(first.kernel, arrays, 300)
+    replay = subject.backend.record([first, other], subject.index)
+    replay.run()
+    x = np.arange(200, dtype=np.float32)
+    replay.rebind(0, (out, arrays.put(x), 200, 3.0))
+    expected = np.concatenate([(x + 1) * 3, (np.arange(200, 300, dtype=np.float32) + 1) * 2, np.full(7, -1)])
+    for _ in range(2):
+        replay.run()
+        assert arrays.same(out, expected.astype(np.float32))
+    with pytest.raises(ArgumentError, match=r"affine: one value per parameter. Got 1"):
+        replay.rebind(1, (out,))
+    with pytest.raises(ArgumentError, match=r"rebind: the number of a launch. Got 2 of 2"):
+        replay.rebind(2, (out, out, 1, 1.0))
+    replay.run()
+    assert arrays.same(out, expected.astype(np.float32))
 
 
 def test_a_profile_runs_once_and_times_every_launch(subject, load, arrays):

@@ -132,7 +132,10 @@ class Replay(Protocol):
         ...
 
     def rebind(self, number: int, arguments: Sequence[int | float]) -> None:
-        """(optional) Give launch ``number`` other arguments, for the runs that follow; nothing is recorded anew."""
+        """Give launch ``number`` other arguments, for the runs that follow; nothing is recorded anew.
+
+        What the launch waits for stays: whoever hands in other addresses answers for the order.
+        """
         ...
 
     def profile(self) -> tuple[float, ...]:

@@ -1,12 +1,14 @@
-"""The order that recorded launches keep: which earlier ones each waits for."""
+"""Recorded launches as plain data: which earlier ones each waits for, and one of them with other arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from nbxtensor.backend.contract import Bound
 from nbxtensor.errors import ArgumentError
 
-__all__ = ["predecessors"]
+__all__ = ["predecessors", "rebound"]
 
 
 def predecessors(count: int, dependencies: Sequence[Sequence[int]] | None) -> tuple[tuple[int, ...], ...]:
@@ -34,3 +36,15 @@ def predecessors(count: int, dependencies: Sequence[Sequence[int]] | None) -> tu
                 f"Numbers from 0 up, below {number}, are accepted."
             )
     return found
+
+
+def rebound(launches: tuple[Bound, ...], number: int, arguments: Sequence[int | float]) -> tuple[Bound, ...]:
+    """Return ``launches`` with other arguments for launch ``number``.
+
+    Raises:
+        ArgumentError: There is no such launch.
+    """
+    if not 0 <= number < len(launches):
+        raise ArgumentError(f"rebind: the number of a launch. Got {number} of {len(launches)} launches.")
+    changed = replace(launches[number], arguments=tuple(arguments))
+    return (*launches[:number], changed, *launches[number + 1 :])

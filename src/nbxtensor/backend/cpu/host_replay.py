@@ -12,6 +12,7 @@ from nbxtensor.backend.cpu.launch_table import host_kernel, launch_table
 from nbxtensor.backend.cpu.native import Native
 from nbxtensor.backend.cpu.pages import Pages
 from nbxtensor.backend.cpu.team import Scratch, Team
+from nbxtensor.backend.launch_order import rebound
 
 __all__ = ["HostReplay"]
 
@@ -39,7 +40,7 @@ class HostReplay:
         self._team = team
         self._scratch = scratch
         self._workers = workers
-        self._cut = self._cut_for(workers())
+        self._cut = self._cut_for(self._launches, workers())
 
     def run(self) -> None:
         """Run all launches once, in order, and wait until they are done.
@@ -52,6 +53,16 @@ class HostReplay:
             self._team.run(cut.table.pointer, cut.workers, self._scratch_nbytes)
         else:
             self._native.inline(cut.table.pointer, self._scratch.pointer(self._scratch_nbytes))
+
+    def rebind(self, number: int, arguments: Sequence[int | float]) -> None:
+        """Give launch ``number`` other arguments, for the runs that follow.
+
+        Raises:
+            ArgumentError: There is no such launch, or values that its kernel does not take.
+        """
+        launches = rebound(self._launches, number, arguments)
+        self._cut = self._cut_for(launches, self._workers())
+        self._launches = launches
 
     def profile(self) -> tuple[float, ...]:
         """Run all launches once and return the nanoseconds of each: wall time, the wait for other workers included."""
@@ -68,11 +79,11 @@ class HostReplay:
     def _current(self) -> _Cut:
         workers = self._workers()
         if workers != self._cut.workers:
-            self._cut = self._cut_for(workers)
+            self._cut = self._cut_for(self._launches, workers)
         return self._cut
 
-    def _cut_for(self, workers: int) -> _Cut:
-        data, split = launch_table(self._launches, workers)
+    def _cut_for(self, launches: tuple[Bound, ...], workers: int) -> _Cut:
+        data, split = launch_table(launches, workers)
         table = Pages(len(data))
         table.view[: len(data)] = data
         return _Cut(workers, table, split)

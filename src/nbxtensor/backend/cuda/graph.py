@@ -6,13 +6,11 @@ import ctypes
 import itertools
 import weakref
 from collections.abc import Sequence
-from dataclasses import replace
 
 from nbxtensor.backend.contract import Bound
 from nbxtensor.backend.cuda.card import Card
 from nbxtensor.backend.cuda.loaded import CudaKernel, cuda_kernel
-from nbxtensor.backend.launch_order import predecessors
-from nbxtensor.errors import ArgumentError
+from nbxtensor.backend.launch_order import predecessors, rebound
 
 __all__ = ["CudaReplay"]
 
@@ -148,15 +146,13 @@ class CudaReplay:
             ArgumentError: There is no such launch, or values that its kernel does not take.
             DriverError: The driver fails.
         """
-        if not 0 <= number < len(self.launches):
-            raise ArgumentError(f"rebind: the number of a launch. Got {number} of {len(self.launches)} launches.")
-        bound = replace(self.launches[number], arguments=tuple(arguments))
-        kernel, nodes = self._kernels[number], self._nodes[number]
+        launches = rebound(self.launches, number, arguments)
+        bound, kernel, nodes = launches[number], self._kernels[number], self._nodes[number]
         with kernel.arguments.lock:  # also of a launch of no programs, which has no node
             kernel.arguments.fill(bound.arguments)
         if 0 not in bound.grid:
             self._graph.rebind(nodes[0], kernel, bound)
-        self.launches = (*self.launches[:number], bound, *self.launches[number + 1 :])
+        self.launches = launches
         self._timed = None
 
     def profile(self) -> tuple[float, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nbxtensor.backend.contract import Bound, Compiled, KernelRequest
-from nbxtensor.backend.launch_order import predecessors
+from nbxtensor.backend.launch_order import predecessors, rebound
 from nbxtensor.backend.null.memory import NullMemory
 from nbxtensor.errors import ArgumentError, MissingFactError
 from nbxtensor.op import Target
@@ -32,7 +32,7 @@ class _Device:
     launches: list[Bound] = field(default_factory=list[Bound])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NullReplay:
     """A recorded sequence of launches.
 
@@ -46,6 +46,16 @@ class NullReplay:
     def run(self) -> None:
         """Record all launches once more."""
         self._log.extend(self.launches)
+
+    def rebind(self, number: int, arguments: Sequence[int | float]) -> None:
+        """Give launch ``number`` other arguments, for the runs that follow.
+
+        Raises:
+            ArgumentError: There is no such launch, or not one value per parameter.
+        """
+        launches = rebound(self.launches, number, arguments)
+        _check(launches[number])
+        self.launches = launches
 
 
 class NullBackend:
