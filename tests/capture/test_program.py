@@ -198,7 +198,7 @@ def test_a_replay_that_differs_is_never_handed_out(program, monkeypatch):
             pass  # forgets to run: outputs stay what the scrub left
 
     backend = program.device.backend
-    monkeypatch.setattr(type(backend), "record", lambda _self, launches, _index=0: Wrong(launches))
+    monkeypatch.setattr(type(backend), "record", lambda _self, launches, *_: Wrong(launches))
     with pytest.raises(CaptureError, match="byte for byte"):
         program.capture()
 

@@ -28,8 +28,8 @@ class Builder:
     def weight(self, shape, name="w", dtype="float32"):
         return self.buffer("weight", shape, dtype, name)
 
-    def state(self, shape):
-        return self.buffer("state", shape)
+    def state(self, shape, name=""):
+        return self.buffer("state", shape, name=name)
 
     def constant(self, values):
         values = np.asarray(values, np.float32)
@@ -46,8 +46,8 @@ class Builder:
         self.nodes.append(Node(op, given, tuple(results), params))
         return results[0] if len(results) == 1 else tuple(results)
 
-    def graph(self, *outputs, name="graph"):
-        return Graph(tuple(self.buffers), tuple(self.nodes), tuple(outputs), name).check()
+    def graph(self, *outputs, name="graph", new_state=None):
+        return Graph(tuple(self.buffers), tuple(self.nodes), tuple(outputs), name, new_state or {}).check()
 
 
 def transposed(ref):
@@ -112,7 +112,9 @@ def graphs(draw, nodes=12, state=True):
             made.append(whole)
         elif kind == "state":
             if state:
-                b.call(ops.scale, operand(), factor=0.5, out=(cache,))
+                ref = operand()
+                if ref.buffer != cache.buffer or ref == cache:  # no kernel writes over another view of what it reads
+                    b.call(ops.scale, ref, factor=0.5, out=(cache,))
         elif kind == "update":  # a buffer written again, elementwise over itself
             free = [r for r in made if b.buffers[r.buffer].kind == "temporary"]
             if free:
@@ -122,6 +124,42 @@ def graphs(draw, nodes=12, state=True):
             made.append(b.call(getattr(ops, kind), operand()))
     outputs = draw(st.lists(st.sampled_from(made), min_size=1, max_size=3))
     return b.graph(*outputs)
+
+
+@st.composite
+def stateful(draw, nodes=10):
+    """Functional graphs over two to four states: new values made in place or not, swapped, shared, old ones shown."""
+    b = Builder()
+    made = [b.input((_SIDE, _SIDE)), b.weight((_SIDE, _SIDE))]
+    names = [f"s{i}" for i in range(draw(st.integers(2, 4)))]
+    old = [b.state((_SIDE, _SIDE), name) for name in names]
+    made += old * 2
+
+    def operand(*, viewed=True):
+        ref = draw(st.sampled_from(made))
+        view = draw(st.sampled_from(("", "", "", "transposed", "first_row"))) if viewed else ""
+        return transposed(ref) if view == "transposed" else first_row(ref) if view == "first_row" else ref
+
+    for _ in range(draw(st.integers(0, nodes))):
+        kind = draw(
+            st.sampled_from(("update", "update", "update", "add", "relu", "scale", "center", "matmul", "split"))
+        )
+        if kind == "update":
+            row = draw(st.integers(0, _SIDE - 2))
+            made.append(b.call(ops.update, operand(viewed=False), rows(operand(viewed=False), 1, 2), row=row))
+        elif kind in ("add", "matmul"):
+            made.append(b.call(getattr(ops, kind), operand(), operand()))
+        elif kind == "split":
+            made += b.call(ops.split, operand())
+        else:
+            made.append(b.call(getattr(ops, kind), operand()))
+    new = {}
+    for name in names:
+        if draw(st.integers(0, 5)):
+            ref = draw(st.sampled_from([*made, *made[-4:], *made[-2:]]))
+            new[name] = transposed(ref) if not draw(st.integers(0, 5)) else ref
+    outputs = draw(st.lists(st.sampled_from(made), max_size=3))
+    return b.graph(*outputs, new_state=new)
 
 
 def values(graph, seed=0):

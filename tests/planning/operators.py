@@ -150,7 +150,37 @@ def full(*, shape: tuple[int, ...], value: float = 1.0, like: Tensor | None = No
     """Return one number everywhere: an op without operands."""
 
 
-FUNCTIONS = (add, relu, scale, cast, copy, center, matmul, cat, split, full)
+def _update_cost(call):
+    part = call["values"].nbytes
+    return Cost(0, part, part) if call.in_place else Cost(0, call["cache"].nbytes + part, call.result_nbytes + part)
+
+
+def _update_launches(call):
+    write = _one_launch(call)[0]
+    return (
+        (write,)
+        if call.in_place
+        else (Launch("copy_kernel", (1,), {"x": call.input("cache"), "out": call.output()}), write)
+    )
+
+
+def _update_reference(cache, values, *, row):
+    result = np.array(cache)
+    result[row : row + values.shape[0]] = values
+    return result
+
+
+@declare(
+    result=lambda call: call["cache"].packed(),
+    reference=_update_reference,
+    kernels=(Kernel("update_kernel", _update_cost, _update_launches, in_place={0: "cache"}),),
+    cases=(),
+)
+def update(cache: Tensor, values: Tensor, *, row: int) -> Tensor:
+    """Return the operand with some rows replaced: works in place."""
+
+
+FUNCTIONS = (add, relu, scale, cast, copy, center, matmul, cat, split, full, update)
 OPS = {function.op.name: function.op for function in FUNCTIONS}
 
 

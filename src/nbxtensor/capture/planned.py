@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import nbxtensor
-from nbxtensor.capture.program import PlanLoader
+from nbxtensor.capture.loading import PlanLoader
 from nbxtensor.errors import ArgumentError
 from nbxtensor.memory import limit
 from nbxtensor.op import Expression, Op
+from nbxtensor.ops.layout.op import copy
 from nbxtensor.ops.pointwise.fused import fused
 from nbxtensor.planning.alias import in_place
 from nbxtensor.planning.graph import Graph
 from nbxtensor.planning.passes import compact, partition, remove_dead
 from nbxtensor.planning.plan import Plan
 from nbxtensor.planning.plan import plan as place_graph
+from nbxtensor.planning.state import settle
 from nbxtensor.run import Device
 from nbxtensor.run import device as open_device
 from nbxtensor.tracing.fusion import fuse
@@ -29,8 +31,8 @@ def plan(graph: Graph, *, device: str | Device = "cpu", optimize: bool = True) -
     Args:
         graph: What `trace` returned.
         device: Name of the device ("cpu").
-        optimize: Whether pointwise nodes are fused, weights packed and results written over operands that die; False
-            keeps the nodes as traced.
+        optimize: Whether pointwise nodes are fused, weights packed, results written over operands that die and new
+            values of states over the old ones; False keeps the nodes as traced, and copies new values at the end.
 
     Raises:
         ArgumentError: ``graph`` is no graph.
@@ -45,8 +47,10 @@ def plan(graph: Graph, *, device: str | Device = "cpu", optimize: bool = True) -
     if optimize:
         found = pack(fuse(found), where.target)
     prologue, main = partition(found)
+    main = settle(main, copy.op, where.target if optimize else None)
     if optimize:
-        main = compact(in_place(main, where.target))
+        main = in_place(main, where.target)
+    main = compact(main)
     return place_graph(main, where.target, limit=limit(), prologue=prologue, loader=PlanLoader(where))
 
 

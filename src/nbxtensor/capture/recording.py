@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbxtensor.errors import CaptureError
+from nbxtensor.op import Array
 from nbxtensor.ops.launch_observer import launch_observer
+from nbxtensor.planning.dependencies import launch_dependencies
 from nbxtensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ class Recording:
             raise CaptureError(f"{program.plan.graph.name}: a dry run cannot be recorded. An observer is active.")
         self.program = program
         device = program.device
-        self._replay = device.backend.record(program.launches, device.index)
+        self._replay = device.backend.record(program.launches, device.index, launch_dependencies(program.plan))
         self.verified: bool = self._verify(inputs)
 
     def __call__(self, *inputs: Any, borrow: bool = False) -> Any:
@@ -64,23 +66,33 @@ class Recording:
         return tuple(timed())
 
     def _verify(self, inputs: tuple[Any, ...]) -> bool:
-        """Compare a replay with a normal run on the same inputs, each starting from an overwritten arena."""
+        """Compare a replay with a normal run: on the same inputs, from the same state, in an overwritten arena."""
         program = self.program
         with program.turn:
-            program.scrub()
-            wanted = _bytes(program(*inputs))
-            program.scrub()
-            got = _bytes(self(*inputs))
-        for number, (a, b) in enumerate(zip(wanted, got, strict=True)):
-            if a != b:
-                different = np.flatnonzero(np.frombuffer(a, np.uint8) != np.frombuffer(b, np.uint8))
+            before = program.state.save()
+            try:
+                wanted = self._ran(program, inputs)
+                program.state.restore(before)
+                got = self._ran(self, inputs)
+            finally:
+                program.state.restore(before)
+        for words, want in wanted.items():
+            different = np.flatnonzero(want != got[words])
+            if different.size:
                 raise CaptureError(
-                    f"{program.plan.graph.name}: a replay repeats the run byte for byte. Output {number} differs in "
-                    f"{different.size} of {len(a)} bytes, first at byte {different[0]}."
+                    f"{program.plan.graph.name}: a replay repeats the run byte for byte. {words} differs in "
+                    f"{different.size} of {want.size} bytes, first at byte {different[0]}."
                 )
         return True
 
+    def _ran(self, call: Program | Recording, inputs: tuple[Any, ...]) -> dict[str, Array]:
+        """Return the bytes that ``call`` returns and leaves in the state."""
+        self.program.scrub()
+        results = call(*inputs)
+        tensors: tuple[Tensor, ...] = results if isinstance(results, tuple) else (results,)
+        found = {f"Output {number}": _bytes(tensor) for number, tensor in enumerate(tensors)}
+        return found | {f"State {name}": value for name, value in self.program.state.save().items()}
 
-def _bytes(results: Tensor | tuple[Tensor, ...]) -> list[bytes]:
-    tensors = results if isinstance(results, tuple) else (results,)
-    return [np.ascontiguousarray(t.numpy()).tobytes() for t in tensors]
+
+def _bytes(tensor: Tensor) -> Array:
+    return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8)

@@ -1,4 +1,4 @@
-"""A graph pass: results of pointwise nodes take over the memory of operands that die there."""
+"""A graph pass: results take over the memory of operands that die there, where their op can work in place."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from nbxtensor.dtype.itemsize import bits
 from nbxtensor.op import Target
 from nbxtensor.planning.graph import Graph, Node, Ref
 
-__all__ = ["in_place"]
+__all__ = ["in_place", "is_whole", "lies_on"]
 
 
 def in_place(graph: Graph, target: Target) -> Graph:
     """Return the graph with results written over operands wherever the declarations prove it safe.
 
-    A result takes over an operand's buffer when all of this holds: the op is declared elementwise and its kernel makes
-    one launch on ``target``, so each element is read before it is written and by the same program; the operand and
-    the result are packed, of one shape and one element width of whole bytes, and each is its whole buffer; both
-    buffers are temporaries; no later node uses the operand's buffer through any view, and it is no output of the
-    graph; and this node sees it through no other view and writes no other result to it.
+    A result takes over an operand's buffer when all of this holds: the node can write it there (`lies_on`); the
+    operand and the result are each their whole buffer; both buffers are temporaries; no later node uses the operand's
+    buffer through any view, and it does not leave the graph; and this node writes no other result to it.
 
     The result's buffer stays in the list of buffers, unused; `nbxtensor.planning.passes.compact` drops it.
 
@@ -39,7 +37,8 @@ def in_place(graph: Graph, target: Target) -> Graph:
                 uses[buffer] = uses[result]
                 node = _moved(original, moved)
         nodes.append(node)
-    return replace(graph, nodes=tuple(nodes), outputs=_refs(graph.outputs, moved))
+    new_state = dict(zip(graph.new_state, _refs(tuple(graph.new_state.values()), moved), strict=True))
+    return replace(graph, nodes=tuple(nodes), outputs=_refs(graph.outputs, moved), new_state=new_state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class _Use:
 
 
 def _uses(graph: Graph) -> dict[int, _Use]:
-    leaving = {ref.buffer for ref in graph.outputs}
+    leaving = {ref.buffer for ref in graph.leaving}
     uses: dict[int, _Use] = {}
     for place, node in enumerate(graph.nodes):
         for ref in (*node.operands.values(), *node.outputs):
@@ -60,32 +59,24 @@ def _uses(graph: Graph) -> dict[int, _Use]:
 def _taken_over(graph: Graph, uses: dict[int, _Use], place: int, node: Node, index: int, target: Target) -> int | None:
     """Return the buffer that result ``index`` of ``node`` may take over, or None."""
     result = node.outputs[index]
-    if not node.op.elementwise or not _whole(graph, result):
-        return None
-    seen = tuple(node.operands.values())
     written = [ref.buffer for ref in node.outputs]
-    if written.count(result.buffer) != 1 or any(ref.buffer == result.buffer for ref in seen):
+    if not is_whole(graph, result) or written.count(result.buffer) != 1:
         return None
-    for operand in seen:
+    if any(ref.buffer == result.buffer for ref in node.operands.values()):
+        return None
+    for name, operand in node.operands.items():
         use = uses[operand.buffer]
-        if (
-            operand.buffer not in written
-            and _whole(graph, operand)
-            and operand.spec.shape == result.spec.shape
-            and bits(operand.spec.dtype) == bits(result.spec.dtype)
-            and use.last == place
-            and not use.leaves
-            and all(_same_view(ref, operand) for ref in seen if ref.buffer == operand.buffer)
-        ):
-            return operand.buffer if _launches(node, target) == 1 else None
+        free = operand.buffer not in written and use.last == place and not use.leaves
+        if free and is_whole(graph, operand) and lies_on(node, index, name, target):
+            return operand.buffer
     return None
 
 
-def _whole(graph: Graph, ref: Ref) -> bool:
-    """Say whether ``ref`` is all of a temporary, packed, in elements of whole bytes."""
+def is_whole(graph: Graph, ref: Ref, kind: str = "temporary") -> bool:
+    """Return whether ``ref`` is all of a buffer of ``kind``, packed, in elements of whole bytes."""
     buffer = graph.buffers[ref.buffer]
     return (
-        buffer.kind == "temporary"
+        buffer.kind == kind
         and bits(ref.spec.dtype) % 8 == 0
         and ref.spec.is_contiguous
         and ref.span == (0, buffer.nbytes)
@@ -93,14 +84,31 @@ def _whole(graph: Graph, ref: Ref) -> bool:
     )
 
 
+def lies_on(node: Node, index: int, name: str, target: Target) -> bool:
+    """Return whether ``node`` can write result ``index`` to where its operand ``name`` lies, both packed.
+
+    It can where both are of one shape and one element width, and
+
+    - the op is elementwise and its kernel makes one launch on ``target``, so that each element is read before it is
+      written and by the same program, and no other view of that memory is read; or
+    - its kernel declares it (`Kernel.in_place`), and no other operand lies there.
+
+    Raises:
+        UnsupportedError: No kernel serves the node.
+    """
+    result, operand = node.outputs[index], node.operands[name]
+    if result.spec.shape != operand.spec.shape or bits(result.spec.dtype) != bits(operand.spec.dtype):
+        return False
+    others = [ref for key, ref in node.operands.items() if key != name and ref.buffer == operand.buffer]
+    call = node.call(target)
+    if node.op.elementwise:
+        return all(_same_view(ref, operand) for ref in others) and len(node.op.kernel(call).launch(call)) == 1
+    return not others and result.spec == operand.spec and node.op.kernel(call).in_place.get(index) == name
+
+
 def _same_view(one: Ref, other: Ref) -> bool:
     layouts = [(ref.offset, ref.spec.shape, bits(ref.spec.dtype), ref.spec.is_contiguous) for ref in (one, other)]
     return layouts[0] == layouts[1]
-
-
-def _launches(node: Node, target: Target) -> int:
-    call = node.call(target)
-    return len(node.op.kernel(call).launch(call))
 
 
 def _moved(node: Node, moved: dict[int, int]) -> Node:

@@ -26,8 +26,8 @@ class GraphBuffer:
         nbytes: Size in bytes.
         kind: "input" (filled before each run), "weight" (filled once by name), "constant" (its value is in the
             graph), "temporary" (written by a node), "state" (lives from run to run).
-        name: Input or weight name, unique within its kind; "" for the others.
-        spec: Layout in which an input, weight or constant is given; None for temporaries.
+        name: Name of an input, a weight or a state, unique within its kind; "" for the others.
+        spec: Layout in which an input, weight, constant or named state is given; None for temporaries.
         value: The elements of a constant, as the dtype's numpy carrier.
     """
 
@@ -89,7 +89,7 @@ class Node:
     def call(self, target: Target | None = None) -> Call:
         """Return the call the node makes, with its results as they are laid out, and which lie on an operand."""
         inputs = {name: ref.spec for name, ref in self.operands.items()}
-        operands = {ref: name for name, ref in reversed(self.operands.items())}
+        operands = {ref: name for name, ref in reversed(tuple(self.operands.items()))}
         in_place = {i: operands[ref] for i, ref in enumerate(self.outputs) if ref in operands}
         return Call(self.op, inputs, self.params, target, tuple(r.spec for r in self.outputs), in_place)
 
@@ -103,12 +103,20 @@ class Graph:
         nodes: The calls, each after those that write what it reads.
         outputs: What the function returns, in order.
         name: What the graph is called in messages and pictures.
+        new_state: What a run leaves in each state it changes, by the state's name. All nodes and outputs see what the
+            state held before the run, until `planning.state.settle` has turned these into nodes that write to it.
     """
 
     buffers: tuple[GraphBuffer, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[Ref, ...]
     name: str = "graph"
+    new_state: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
+
+    @property
+    def leaving(self) -> tuple[Ref, ...]:
+        """What is still read when all nodes have run: the outputs and the new values of states."""
+        return (*self.outputs, *self.new_state.values())
 
     def of_kind(self, kind: Kind) -> Iterator[tuple[int, GraphBuffer]]:
         """Yield (index, buffer) of every buffer of ``kind``, in order."""
@@ -127,6 +135,7 @@ class Graph:
             results = ", ".join(str(ref) for ref in node.outputs)
             lines.append(f"  {place}: {results} = {node.op.name}({', '.join(given)})")
         lines.append(f"  return {', '.join(str(ref) for ref in self.outputs)}")
+        lines += (f"  state {name} <- {ref}" for name, ref in self.new_state.items())
         return "\n".join(lines)
 
     def check(self) -> Graph:
@@ -134,7 +143,8 @@ class Graph:
 
         Raises:
             PlanError: A view outside its buffer, a temporary read before it is written, a buffer that is written but
-                is an input, weight or constant, a missing spec or value, or two inputs of one name.
+                is an input, weight or constant, a missing spec or value, two inputs of one name, or a new value of
+                another shape or dtype than its state.
         """
         names: set[tuple[str, str]] = set()
         for index, buffer in enumerate(self.buffers):
@@ -157,10 +167,15 @@ class Graph:
                 if self.buffers[ref.buffer].kind not in ("temporary", "state"):
                     raise PlanError(f"{where}: writes the {self.buffers[ref.buffer].kind} buffer {ref.buffer}.")
                 written.add(ref.buffer)
-        for ref in self.outputs:
+        for ref in self.leaving:
             self._inside(ref, f"{self.name}, output")
             if ref.buffer not in written:
                 raise PlanError(f"{self.name}: output buffer {ref.buffer} is never written.")
+        states = {buffer.name: buffer.spec for _, buffer in self.of_kind("state")}
+        for name, ref in self.new_state.items():
+            spec = states.get(name)
+            if spec is None or (spec.shape, spec.dtype) != (ref.spec.shape, ref.spec.dtype):
+                raise PlanError(f"{self.name}: a new value is of its state's shape and dtype. Got {ref} for {name!r}.")
         return self
 
     def _inside(self, ref: Ref, where: str) -> None:

@@ -52,7 +52,12 @@ def interpret(graph: Graph, values: Mapping[str, Array], state: Mapping[int, Byt
             _write(block, Ref(index, buffer.spec), _given(graph, buffer, values))
     for node in graph.nodes:
         _run(graph, node, memory)
-    return tuple(_read(memory[ref.buffer], ref) for ref in graph.outputs)
+    outputs = tuple(_read(memory[ref.buffer], ref) for ref in graph.outputs)
+    found = {name: _read(memory[ref.buffer], ref) for name, ref in graph.new_state.items()}
+    for index, buffer in graph.of_kind("state"):
+        if buffer.spec is not None and buffer.name in found:
+            _write(memory[index], Ref(index, buffer.spec), found[buffer.name])
+    return outputs
 
 
 def _given(graph: Graph, buffer: GraphBuffer, values: Mapping[str, Array]) -> Array:

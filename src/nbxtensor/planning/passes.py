@@ -17,7 +17,7 @@ def remove_dead(graph: Graph) -> Graph:
 
     Buffers keep their indices; `compact` drops those left without a use.
     """
-    needed = {ref.buffer for ref in graph.outputs} | {i for i, _ in graph.of_kind("state")}
+    needed = {ref.buffer for ref in graph.leaving} | {i for i, _ in graph.of_kind("state")}
     kept: list[Node] = []
     for node in reversed(graph.nodes):
         if any(ref.buffer in needed for ref in node.outputs):
@@ -31,7 +31,7 @@ def compact(graph: Graph) -> Graph:
 
     Inputs and state stay, used or not: they belong to how the graph is called.
     """
-    used = {ref.buffer for node in graph.nodes for ref in _all(node)} | {ref.buffer for ref in graph.outputs}
+    used = {ref.buffer for node in graph.nodes for ref in _all(node)} | {ref.buffer for ref in graph.leaving}
     kept = [i for i, b in enumerate(graph.buffers) if i in used or b.kind in ("input", "state")]
     place = {old: new for new, old in enumerate(kept)}
     return Graph(
@@ -39,6 +39,7 @@ def compact(graph: Graph) -> Graph:
         tuple(_placed(node, place) for node in graph.nodes),
         tuple(replace(ref, buffer=place[ref.buffer]) for ref in graph.outputs),
         graph.name,
+        {name: replace(ref, buffer=place[ref.buffer]) for name, ref in graph.new_state.items()},
     )
 
 
@@ -59,7 +60,7 @@ def partition(graph: Graph) -> tuple[Graph, Graph]:
     early = tuple(n for n in graph.nodes if all(ref.buffer in fixed for ref in n.outputs))
     late = tuple(n for n in graph.nodes if any(ref.buffer not in fixed for ref in n.outputs))
     computed = {ref.buffer for node in early for ref in node.outputs}
-    read = {ref.buffer for node in late for ref in node.operands.values()} | {ref.buffer for ref in graph.outputs}
+    read = {ref.buffer for node in late for ref in node.operands.values()} | {ref.buffer for ref in graph.leaving}
     crossing = sorted(computed & read)
     specs = {i: _spec(i, graph.buffers[i], early) for i in crossing}
     taken = {b.name for _, b in graph.of_kind("weight")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from nbxtensor import op as declared
@@ -18,7 +19,7 @@ from nbxtensor.planning.placement import lower_bound, place
 from nbxtensor.planning.price import Price, price_graph
 from nbxtensor.planning.report import at_peak, difference, summary
 from nbxtensor.planning.steps import PlanStep, choose
-from nbxtensor.planning.verify import verify_placement
+from nbxtensor.planning.verify import verify_in_place, verify_placement
 
 __all__ = ["ALIGNMENT", "Area", "Loader", "Location", "Plan", "plan"]
 
@@ -26,7 +27,7 @@ Area = Literal["arena", "weights", "state"]
 """A block of device memory that a plan lays out: what a run uses, what it only reads, and what outlives it."""
 ALIGNMENT = 256
 """Bytes that every offset is a multiple of: what device allocators give at least (cudaMalloc states it)."""
-_FORMAT, _VERSION = "nbxtensor.plan", 1
+_FORMAT, _VERSION = "nbxtensor.plan", 2
 _AREAS: Mapping[str, Area] = {
     "input": "arena",
     "temporary": "arena",
@@ -57,8 +58,8 @@ Progress = Callable[[int, int, str], None]
 class Loader(Protocol):
     """What makes a plan run: a device runtime."""
 
-    def load(self, plan: Plan, weights: Mapping[str, Any], progress: Progress | None = None) -> Any:
-        """Return the program that runs ``plan`` with ``weights`` (values by name)."""
+    def load(self, plan: Plan, weights: Mapping[str, Any], progress: Progress | None = None, share: Any = None) -> Any:
+        """Return the program that runs ``plan`` with ``weights`` by name, or with those of the program ``share``."""
         ...
 
 
@@ -135,6 +136,18 @@ class Plan:
         found = ((b.name, self.locations[i]) for i, b in self.graph.of_kind("weight"))
         return {name: location for name, location in found if location is not None}
 
+    @property
+    def constants_offset(self) -> int:
+        """Where the constants begin in the weights' area: they follow the last weight."""
+        found = [self.locations[i] for i, _ in self.graph.of_kind("constant")]
+        return min((x.offset for x in found if x is not None), default=self.weights_nbytes)
+
+    @property
+    def state(self) -> Mapping[str, Location]:
+        """Where each named state lies, by name."""
+        found = ((b.name, self.locations[i]) for i, b in self.graph.of_kind("state") if b.name)
+        return {name: location for name, location in found if location is not None}
+
     @cached_property
     def largest_op(self) -> tuple[int, int] | None:
         """The node whose own operands, results and workspace take most at one moment, and those bytes.
@@ -161,22 +174,27 @@ class Plan:
         """
         return price_graph(self.graph, self.steps, self.target)
 
-    def load(self, weights: Mapping[str, Any], *, progress: Progress | None = None) -> Any:
+    def load(
+        self, weights: Mapping[str, Any] = MappingProxyType({}), *, share: Any = None, progress: Progress | None = None
+    ) -> Any:
         """Return a program that runs the plan, made by its loader.
 
         Args:
-            weights: Value of every weight, by name.
+            weights: Value of every weight, by name; not asked for where they are shared.
+            share: A program of another plan, whose weights and state this one uses too: they lie in memory once, and
+                what one program writes to a state, the other reads. The memory lives as long as either.
             progress: Called as (done, total, op) before the kernels of each node are compiled or fetched.
 
         Raises:
-            PlanError: The plan has no loader.
+            PlanError: The plan has no loader, or ``share`` lacks a weight or a state of the same shape, dtype and
+                packing; names each.
         """
         if self.loader is None:
             raise PlanError(
                 f"{self.graph.name}: the plan was made without a device runtime. Got no loader. Pass one to plan() "
                 "or Plan.from_json()."
             )
-        return self.loader.load(self, weights, progress)
+        return self.loader.load(self, weights, progress, share)
 
     def check(self, *, limit: int | None = None) -> Plan:
         """Return the plan itself after checking it anew: the graph, and every area against its lifetimes.
@@ -212,6 +230,12 @@ class Plan:
                     f"buffer {index} ({buffer.kind}, {buffer.nbytes} bytes)."
                 )
         verify_placement(self.lifetimes, self.offsets, self.arena_nbytes)
+        if self.graph.new_state:
+            raise PlanError(
+                f"{self.graph.name}: a plan's nodes write its states. Got new values that none writes, of "
+                f"{', '.join(self.graph.new_state)}. planning.state.settle makes such nodes."
+            )
+        verify_in_place(self.graph, self.steps)
         for area, nbytes in (("weights", self.weights_nbytes), ("state", self.state_nbytes)):
             kept = {buffer_id(i): x for i, x in enumerate(self.locations) if x is not None and x.area == area}
             whole = [Lifetime(name, 0, 1, x.nbytes, self.alignment) for name, x in kept.items()]
@@ -321,14 +345,14 @@ def plan(
     placed = place(graph_lifetimes(graph, steps, alignment))
     ends = {"arena": placed.peak, "weights": 0, "state": 0}
     locations: list[Location | None] = []
+    offsets: dict[int, int] = {}
+    for kind in ("weight", "constant", "state"):  # constants last: programs that share weights have their own
+        for index, buffer in graph.of_kind(kind):
+            offsets[index] = ends[_AREAS[kind]]
+            ends[_AREAS[kind]] += -(-buffer.nbytes // alignment) * alignment
     for index, buffer in enumerate(graph.buffers):
-        area = _AREAS[buffer.kind]
-        offset = placed.offsets.get(buffer_id(index)) if area == "arena" else ends[area]
-        if area != "arena":
-            ends[area] += -(-buffer.nbytes // alignment) * alignment
-        elif not buffer.nbytes:
-            offset = 0
-        locations.append(None if offset is None else Location(area, offset, buffer.nbytes))
+        offset = placed.offsets.get(buffer_id(index), offsets.get(index, None if buffer.nbytes else 0))
+        locations.append(None if offset is None else Location(_AREAS[buffer.kind], offset, buffer.nbytes))
     workspaces = tuple(
         {b.name: placed.offsets[workspace_id(place_, b.name)] for b in step.cost.buffers if b.nbytes}
         for place_, step in enumerate(steps)

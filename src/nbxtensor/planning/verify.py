@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from nbxtensor.errors import PlanError
+from nbxtensor.planning.graph import Graph, Node, Ref
 from nbxtensor.planning.lifetimes import Lifetime
+from nbxtensor.planning.steps import PlanStep
 
-__all__ = ["verify_placement"]
+__all__ = ["verify_in_place", "verify_placement"]
 
 
 def verify_placement(
@@ -78,3 +80,40 @@ def _described(buffer: Lifetime, offset: int) -> str:
         f"{buffer.id} in use [{buffer.lower}, {buffer.upper}) at bytes {offset}..{offset + buffer.size} "
         f"(alignment {buffer.alignment})"
     )
+
+
+def verify_in_place(graph: Graph, steps: Sequence[PlanStep]) -> None:
+    """Check that no node writes over memory that it may still read, whoever decided what lies where.
+
+    A result may share bytes with an operand only where it is exactly that view of that buffer, and the op is
+    elementwise and runs in one launch, or its kernel declares it (`Kernel.in_place`) and nothing else lies there.
+
+    Raises:
+        PlanError: A node breaks the rule; names it and the views.
+    """
+    for place, (node, step) in enumerate(zip(graph.nodes, steps, strict=True)):
+        if not step.launches:
+            continue
+        declared = next((k.in_place for k in node.op.kernels if k.name == step.kernel), {})
+        for index, result in enumerate(node.outputs):
+            shared = [name for name, ref in node.operands.items() if _meet(ref, result)]
+            for name in shared:
+                alone = declared.get(index) == name and len(shared) == 1
+                by_element = node.op.elementwise and len(step.launches) == 1
+                if not (_same_elements(node, index, name) and (alone or by_element)):
+                    raise PlanError(
+                        f"{graph.name}, node {place} ({node.op.name}): a result lies where an operand does only where "
+                        f"the kernel works in place. Got result {index} {result} and operand {name} "
+                        f"{node.operands[name]}."
+                    )
+
+
+def _same_elements(node: Node, index: int, name: str) -> bool:
+    result, operand = node.outputs[index], node.operands[name]
+    packed = result.spec.is_contiguous and operand.spec.is_contiguous
+    return packed and (result.span, result.spec.shape) == (operand.span, operand.spec.shape)
+
+
+def _meet(one: Ref, other: Ref) -> bool:
+    low, high = max(one.span[0], other.span[0]), min(one.span[1], other.span[1])
+    return one.buffer == other.buffer and low < high

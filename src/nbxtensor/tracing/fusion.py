@@ -74,7 +74,7 @@ class _Fusion:
         self.readers: Counter[int] = Counter()
         for node in graph.nodes:
             self.readers.update({ref.buffer for ref in node.operands.values()})
-        self.kept = {ref.buffer for ref in graph.outputs}
+        self.kept = {ref.buffer for ref in graph.leaving}
 
     def visit(self, place: int) -> None:
         """Fuse node ``place``, if it is pointwise, with what feeds it."""

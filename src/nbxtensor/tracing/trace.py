@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nbxtensor.dtype.itemsize import bits
-from nbxtensor.errors import ArgumentError, CaptureError
+from nbxtensor.errors import ArgumentError, CaptureError, DtypeError, ShapeError
 from nbxtensor.memory.allocator import Storage
 from nbxtensor.op import Op, Spec
 from nbxtensor.planning.graph import Graph, GraphBuffer, Node, Ref, constant
@@ -20,38 +20,66 @@ _RESERVED = "folded."  # what values computed at load time are called
 
 
 def trace(
-    fn: Callable[..., Any], *specs: Spec | Tensor, weights: Mapping[str, Spec | Tensor] | None = None, name: str = ""
+    fn: Callable[..., Any],
+    *specs: Spec | Tensor,
+    weights: Mapping[str, Spec | Tensor] | None = None,
+    state: Mapping[str, Spec | Tensor] | None = None,
+    name: str = "",
 ) -> Graph:
     """Return the graph of ``fn``: every op it calls, in order, over values of known shape and dtype.
 
-    ``fn`` is called once, as ``fn(*inputs)``, or ``fn(weights, *inputs)`` where weights are given. It may use any op
-    and any view; tensors with values that it closes over become constants of the graph.
+    ``fn`` is called once, as ``fn(*inputs)``, with the weights and the state before the inputs where they are given:
+    ``fn(weights, state, *inputs)``. It may use any op and any view; tensors with values that it closes over become
+    constants of the graph.
+
+    State is what outlives a run in device memory (a key-value cache, a position, a counter). ``fn`` changes none of
+    it: it returns the new values beside its outputs, and a plan writes each where the old one lay.
 
     Args:
-        fn: A function of tensors that returns a tensor, or a tuple or list of tensors.
+        fn: A function of tensors that returns a tensor, or a tuple or list of tensors; with state, a pair of that and
+            a mapping from the name of every state to its value after the run.
         specs: Shape and dtype of each input (of a tensor, only these are taken).
         weights: Shape and dtype of each weight by name: values given once, when a plan is loaded.
+        state: Shape and dtype of each state by name; zeros when a plan is loaded.
         name: What the graph is called; left out, the function's name.
 
     Raises:
         CaptureError: ``fn`` reads a value on the host (``item``, ``numpy``, ``bool``), or returns something else than
-            tensors of this trace.
-        ArgumentError: ``fn`` is no function, an input is neither a spec nor a tensor, or weights are no mapping from
-            names that the library does not use itself ("folded." and a number).
+            tensors of this trace, or no new value for a state.
+        ArgumentError: ``fn`` is no function, an input is neither a spec nor a tensor, or weights or state are no
+            mapping from names that the library does not use itself ("folded." and a number).
+        ShapeError: The new value of a state has another shape.
+        DtypeError: The new value of a state has another dtype.
 
     >>> import nbxtensor as nbx
     >>> print(len(nbx.trace(lambda x: nbx.relu(x) + 1, nbx.Spec((4,), "float32")).nodes))
     2
+    >>> def total(state, x):
+    ...     new = state["sum"] + x
+    ...     return new, {"sum": new}
+    >>> x = nbx.Spec((2,), "float32")
+    >>> program = nbx.plan(nbx.trace(total, x, state={"sum": x})).load()
+    >>> _, twice = (program(nbx.ones(2)) for _ in range(2))
+    >>> print(twice.tolist())
+    [2.0, 2.0]
     """
     if not callable(fn):
         raise ArgumentError(f"trace: a function. Got {type(fn).__name__}.")
     recorder = _Recorder()
-    given = {key: recorder.declare("weight", key, value) for key, value in _named(weights).items()}
+    first = [
+        {key: recorder.declare(kind, key, value) for key, value in _named(words, given).items()}
+        for kind, words, given in (("weight", "weights", weights), ("state", "state", state))
+        if given is not None
+    ]
     inputs = [recorder.declare("input", f"input{i}", spec) for i, spec in enumerate(specs)]
     try:
-        result = fn(*inputs) if weights is None else fn(given, *inputs)
+        result = fn(*first, *inputs)
     finally:
         recorder.open = False
+    new_state: dict[str, Ref] = {}
+    if state is not None:
+        result, new = _pair(result, state)
+        new_state = {key: recorder.new_value(key, first[-1][key], new[key]) for key in first[-1]}
     outputs = list(result) if isinstance(result, (tuple, list)) else [result]
     refs: list[Ref] = []
     for output in outputs:
@@ -59,18 +87,34 @@ def trace(
             raise CaptureError(f"trace: a function of tensors returns tensors. Got {type(output).__name__}.")
         refs.append(recorder.ref(output))
     title = name or getattr(fn, "__name__", "graph").strip("<>")
-    return Graph(tuple(recorder.buffers), tuple(recorder.nodes), tuple(refs), title).check()
+    return Graph(tuple(recorder.buffers), tuple(recorder.nodes), tuple(refs), title, new_state).check()
 
 
-def _named(weights: Mapping[str, Spec | Tensor] | None) -> Mapping[str, Spec | Tensor]:
-    if weights is None:
-        return {}
-    if not isinstance(weights, Mapping):
-        raise ArgumentError(f"trace: weights are a mapping from names to specs. Got {type(weights).__name__}.")
-    for name in weights:
-        if not isinstance(name, str) or name.startswith(_RESERVED):
-            raise ArgumentError(f"trace: weights have names that do not start with {_RESERVED!r}. Got {name!r}.")
-    return weights
+def _named(words: str, given: Mapping[str, Spec | Tensor]) -> Mapping[str, Spec | Tensor]:
+    if not isinstance(given, Mapping):
+        raise ArgumentError(f"trace: {words} are a mapping from names to specs. Got {type(given).__name__}.")
+    for name in given:
+        if not isinstance(name, str) or not name or name.startswith(_RESERVED):
+            raise ArgumentError(f"trace: {words} have names that do not start with {_RESERVED!r}. Got {name!r}.")
+    return given
+
+
+def _pair(result: Any, state: Mapping[str, Spec | Tensor]) -> tuple[Any, Mapping[str, Any]]:
+    """Return what a function with state returned as (outputs, new values), after checking that every state has one."""
+    pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
+    if not pair:
+        raise CaptureError(
+            "trace: a function with state returns its outputs and a mapping from every state to its new value. "
+            f"Got {type(result).__name__}."
+        )
+    outputs, new = result
+    if set(new) != set(state):
+        lacking, odd = sorted(set(state) - set(new)), sorted(map(str, set(new) - set(state)))
+        raise CaptureError(
+            f"trace: every state has a new value, the old one where it does not change. Got none for "
+            f"{', '.join(lacking) or 'no state'}, and what is no state: {', '.join(odd) or 'nothing'}."
+        )
+    return outputs, new
 
 
 class _Symbol:
@@ -98,13 +142,23 @@ class _Recorder:
         self._kept: list[Tensor] = []  # so that no address is used twice while tracing
 
     def declare(self, kind: Any, name: str, given: Spec | Tensor) -> Tensor:
-        """Return the tensor that stands for an input or a weight."""
+        """Return the tensor that stands for an input, a weight or a state."""
         spec = given.spec if isinstance(given, Tensor) else given
         if not isinstance(spec, Spec):
             raise ArgumentError(f"trace: an input is a Spec or a tensor. Got {type(given).__name__} for {name}.")
         spec = spec.packed()
         self.buffers.append(GraphBuffer(spec.nbytes, kind, name, spec))
         return Tensor(_Symbol(self, len(self.buffers) - 1), spec)
+
+    def new_value(self, name: str, state: Tensor, value: Any) -> Ref:
+        """Return the new value of a state after checking it."""
+        if not isinstance(value, Tensor):
+            raise CaptureError(f"trace: the new value of a state is a tensor. Got {type(value).__name__} for {name!r}.")
+        if value.shape != state.shape:
+            raise ShapeError(f"trace: state {name!r} keeps its shape {state.shape}. Got {value.shape}.")
+        if value.dtype != state.dtype:
+            raise DtypeError(f"trace: state {name!r} stays {state.dtype}. Got {value.dtype}. astype converts.")
+        return self.ref(value)
 
     def run(self, op: Op, operands: Mapping[str, Tensor], params: Mapping[str, Any]) -> tuple[Tensor, ...]:
         """Write one call down and return tensors that stand for its results."""

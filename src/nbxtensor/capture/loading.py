@@ -1,0 +1,259 @@
+"""From a plan to a program: memory allocated or shared, weights copied and folded, kernels loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nbxtensor.backend.contract import Bound
+from nbxtensor.capture.program import Place, Program, address_of, spec_of
+from nbxtensor.dtype.itemsize import bits, numpy_dtype
+from nbxtensor.errors import ArgumentError, DtypeError, PlanError, ShapeError
+from nbxtensor.memory.allocator import Storage
+from nbxtensor.op import Pointer, Spec
+from nbxtensor.planning.graph import Graph, Node
+from nbxtensor.planning.plan import Plan
+from nbxtensor.planning.sharing import shared_buffers
+from nbxtensor.run import ALIGNED_NBYTES, Device, prepare
+from nbxtensor.tensor import Tensor, from_numpy_array
+
+__all__ = ["PlanLoader"]
+
+Progress = Callable[[int, int, str], None]
+Places = tuple[Place | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLoader:
+    """What makes plans of one device run.
+
+    Attributes:
+        device: The device.
+    """
+
+    device: Device
+
+    def load(
+        self, plan: Plan, weights: Mapping[str, Any], progress: Progress | None = None, share: Any = None
+    ) -> Program:
+        """Return the program that runs ``plan`` with ``weights``, its state zeros, or with those of ``share``.
+
+        Weights are taken one by one, each as it is needed, and what is folded is made and copied to its place before
+        the next: a mapping may make or read its values when asked for them.
+
+        Args:
+            plan: The plan.
+            weights: Value of every weight of the traced function by name: tensors, or numpy arrays in the dtype's
+                carrier. Not asked for where they are shared.
+            progress: Called as (done, total, op) before each node's kernels are compiled or fetched.
+            share: A program whose weights and state this one uses too.
+
+        Raises:
+            ArgumentError: A weight is missing, ``weights`` is no mapping or ``share`` no program. Names the function
+                does not use are passed over.
+            ShapeError: A weight has another shape than was traced.
+            DtypeError: A weight has another dtype.
+            PlanError: ``share`` is on another device, or lacks a weight or a state, or has it laid out otherwise.
+            CompileError: A kernel does not compile.
+            OutOfMemoryError: The device, or the limit set, cannot hold the plan.
+        """
+        name = plan.graph.name
+        if not isinstance(weights, Mapping):
+            raise ArgumentError(f"{name}: weights are a mapping from names to values. Got {type(weights).__name__}.")
+        if share is None:
+            self._check_named(plan, weights)
+            areas, places = self._allocated(plan)
+            self._fill_weights(plan, weights, places)
+            for index, _ in plan.graph.of_kind("state"):
+                place = _placed(plan, places, index)
+                self._memory.fill(place.address, 0, place.nbytes)
+        else:
+            if not isinstance(share, Program):
+                raise ArgumentError(f"{name}: share is a program. Got {type(share).__name__}. Plan.load returns one.")
+            areas, places = self._shared(plan, share)
+        self._fill_constants(plan, places)
+        launches: list[tuple[int, Bound]] = []
+        for number, node in enumerate(plan.graph.nodes):
+            if progress is not None:
+                progress(number, len(plan.graph.nodes), node.op.name)
+            launches += [(number, bound) for bound in self._bound(plan, number, areas["arena"], places)]
+        if progress is not None:
+            progress(len(plan.graph.nodes), len(plan.graph.nodes), "")
+        return Program(plan, self.device, places, areas, launches, share)
+
+    @property
+    def _memory(self) -> Any:
+        return self.device.backend.memory(self.device.index)
+
+    # ---- memory
+
+    def _allocated(self, plan: Plan) -> tuple[dict[str, Storage], Places]:
+        """Return the memory of a program of its own, and where each buffer lies in it."""
+        sizes = {"arena": plan.arena_nbytes, "weights": plan.weights_nbytes, "state": plan.state_nbytes}
+        areas = {area: self.device.allocator.allocate(nbytes) for area, nbytes in sizes.items()}
+        return areas, tuple(x and Place(areas[x.area], x.offset, x.nbytes) for x in plan.locations)
+
+    def _shared(self, plan: Plan, share: Program) -> tuple[dict[str, Storage], Places]:
+        """Return the memory that a program has beside what it shares, and where each buffer lies in both."""
+        if share.device is not self.device:
+            raise PlanError(
+                f"{plan.graph.name}: programs share weights and state on one device. Got {self.device} and "
+                f"{share.device}."
+            )
+        same = shared_buffers(plan, share.plan)
+        start = plan.constants_offset
+        areas = {
+            "arena": self.device.allocator.allocate(plan.arena_nbytes),
+            "constants": self.device.allocator.allocate(plan.weights_nbytes - start),
+        }
+        places: list[Place | None] = []
+        for index, location in enumerate(plan.locations):
+            if index in same:
+                places.append(share.places[same[index]])
+            elif location is None:
+                places.append(None)
+            elif location.area == "arena":
+                places.append(Place(areas["arena"], location.offset, location.nbytes))
+            else:
+                places.append(Place(areas["constants"], location.offset - start, location.nbytes))
+        return areas, tuple(places)
+
+    # ---- values
+
+    def _check_named(self, plan: Plan, given: Mapping[str, Any]) -> None:
+        prologue = plan.prologue or Graph((), (), ())
+        names = [b.name for _, b in prologue.of_kind("input")]
+        names += [b.name for _, b in plan.graph.of_kind("weight") if not b.name.startswith("folded.")]
+        lacking = [name for name in dict.fromkeys(names) if name not in given]
+        if lacking:
+            raise ArgumentError(f"{plan.graph.name}: a value for every weight. Got none for {', '.join(lacking)}.")
+
+    def _fill_weights(self, plan: Plan, given: Mapping[str, Any], places: Places) -> None:
+        """Copy every weight to its place, and make those that are folded from others."""
+        graph = plan.graph.name
+        indices = {b.name: i for i, b in plan.graph.of_kind("weight")}
+        for index, buffer in plan.graph.of_kind("weight"):
+            if not buffer.name.startswith("folded."):
+                value = _weight(graph, buffer.name, given[buffer.name], spec_of(buffer))
+                self._put(_placed(plan, places, index), value)
+        if plan.prologue is not None:
+            for number, value in folded(plan.prologue, given, self.device, graph):
+                self._put(_placed(plan, places, indices[f"folded.{number}"]), value)
+            self.device.allocator.trim()  # what folding took goes back: memory in use is what the plan states
+
+    def _fill_constants(self, plan: Plan, places: Places) -> None:
+        for index, buffer in plan.graph.of_kind("constant"):
+            if buffer.value is not None:
+                self._put(_placed(plan, places, index), from_numpy_array(buffer.value, spec_of(buffer).dtype))
+
+    def _put(self, place: Place, value: Tensor) -> None:
+        """Copy a value, on whatever device, to its place."""
+        if not value.nbytes:
+            return
+        if value.device is self.device and value.is_contiguous():
+            self._memory.copy(place.address, address_of(value), value.nbytes)
+        else:
+            self._memory.copy_in(place.address, np.ascontiguousarray(value.numpy()).reshape(-1).view(np.uint8).data)
+
+    # ---- launches
+
+    def _bound(self, plan: Plan, number: int, arena: Storage, places: Places) -> Iterator[Bound]:
+        node, step = plan.graph.nodes[number], plan.steps[number]
+        if not step.launches:
+            return
+        call = node.call(plan.target)
+        kernel = next(k for k in node.op.kernels if k.name == step.kernel)
+
+        def resolve(pointer: Pointer) -> int:
+            if pointer.role == "workspace":
+                return arena.address + plan.workspaces[number][str(pointer.key)]
+            ref = node.operands[str(pointer.key)] if pointer.role == "input" else node.outputs[int(pointer.key)]
+            return _placed(plan, places, ref.buffer).address + ref.offset * bits(ref.spec.dtype) // 8
+
+        def aligned(pointer: Pointer) -> bool:
+            return resolve(pointer) % ALIGNED_NBYTES == 0
+
+        backend, index = self.device.backend, self.device.index
+        for ready in prepare(call, kernel, step.launches, backend, index, bake=True, aligned=aligned):
+            yield ready.bind(resolve)
+
+
+def _placed(plan: Plan, places: Places, buffer: int) -> Place:
+    place = places[buffer]
+    if place is None:
+        raise PlanError(f"{plan.graph.name}: buffer {buffer} has no place.")
+    return place
+
+
+def _weight(graph: str, name: str, value: Any, spec: Spec) -> Tensor:
+    tensor = value if isinstance(value, Tensor) else from_numpy_array(np.asarray(value), _given_dtype(value, spec))
+    if tensor.shape != spec.shape:
+        raise ShapeError(f"{graph}: weight {name} was traced with shape {spec.shape}. Got {tensor.shape}.")
+    if tensor.dtype != spec.dtype:
+        raise DtypeError(f"{graph}: weight {name} was traced as {spec.dtype}. Got {tensor.dtype}. astype converts.")
+    return tensor
+
+
+def _given_dtype(value: Any, spec: Spec) -> str | None:
+    """Return the traced dtype where an array comes in its carrier, else None for numpy's own."""
+    return spec.dtype if np.asarray(value).dtype == numpy_dtype(spec.dtype) else None
+
+
+def folded(prologue: Graph, given: Mapping[str, Any], device: Device, name: str) -> Iterator[tuple[int, Tensor]]:
+    """Yield (number, value) of the outputs of ``prologue``, every node run eagerly on ``device``.
+
+    Each node writes a whole buffer, row-major, as traces make them. A weight is taken when the first node reads it;
+    a value is yielded as soon as it is made, and forgotten after its last use.
+
+    Args:
+        prologue: What is computed from the weights.
+        given: The weights.
+        device: Where.
+        name: What the graph is called in messages.
+    """
+    last = {ref.buffer: place for place, node in enumerate(prologue.nodes) for ref in node.operands.values()}
+    numbers: dict[int, list[int]] = {}
+    for number, ref in enumerate(prologue.outputs):
+        numbers.setdefault(ref.buffer, []).append(number)
+    storages: dict[int, Storage] = {}
+
+    def held(buffer: int) -> Storage:
+        if buffer not in storages:
+            found = prologue.buffers[buffer]
+            if found.value is not None:
+                value = from_numpy_array(found.value, spec_of(found).dtype)
+            else:
+                value = _weight(name, found.name, given[found.name], spec_of(found))
+            storages[buffer] = _whole(value.to(device).contiguous())
+        return storages[buffer]
+
+    for place, node in enumerate(prologue.nodes):
+        for ref, storage in zip(node.outputs, _results(node, held, device), strict=True):
+            storages[ref.buffer] = storage
+            for number in numbers.get(ref.buffer, ()):
+                out = prologue.outputs[number]
+                yield number, Tensor(storage, out.spec, out.offset, device)
+        for buffer in {ref.buffer for ref in (*node.operands.values(), *node.outputs)}:
+            if last.get(buffer, -1) <= place:
+                storages.pop(buffer, None)
+
+
+def _results(node: Node, held: Callable[[int], Storage], device: Device) -> Iterator[Storage]:
+    """Yield the storage of each result of a node run eagerly."""
+    operands = {n: Tensor(held(r.buffer), r.spec, r.offset, device) for n, r in node.operands.items()}
+    first = next(iter(operands.values()))
+    results = first.__run__(node.op, operands, node.params)
+    yield from (_whole(result) for result in (results if isinstance(results, tuple) else (results,)))
+
+
+def _whole(tensor: Tensor) -> Storage:
+    """Return the storage of a packed tensor that starts at its first element."""
+    storage = tensor.storage
+    if not isinstance(storage, Storage):
+        raise PlanError("an eager tensor has memory.")
+    if not tensor.offset:
+        return storage
+    return Storage(address_of(tensor), tensor.nbytes, None, storage)
