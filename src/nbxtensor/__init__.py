@@ -173,6 +173,12 @@ if TYPE_CHECKING:
         var,
         vector_norm,
     )
+    from nbxtensor.ops.rope.op import (
+        rope,
+    )
+    from nbxtensor.ops.rope.update import (
+        rope_update,
+    )
     from nbxtensor.ops.softmax.op import (
         log_softmax,
         softmax,
@@ -208,6 +214,7 @@ if TYPE_CHECKING:
         repeat,
         reshape,
         roll,
+        rope_frequencies,
         split,
         squeeze,
         stack,
@@ -255,6 +262,8 @@ _PLACES = {
         "nbxtensor.ops.reduce.op": (
             "all any argmax argmin count_nonzero logsumexp max mean min prod std sum var vector_norm"
         ),
+        "nbxtensor.ops.rope.op": "rope",
+        "nbxtensor.ops.rope.update": "rope_update",
         "nbxtensor.ops.softmax.op": "log_softmax softmax",
         "nbxtensor.planning.graph": "Graph",
         "nbxtensor.planning.plan": "Plan",
@@ -262,7 +271,7 @@ _PLACES = {
         "nbxtensor.tensor": (
             "Tensor arange asarray broadcast_arrays broadcast_to empty expand_dims eye "
             "flip from_dlpack from_numpy_array full linspace matrix_transpose moveaxis "
-            "ones permute_dims repeat reshape roll split squeeze stack tile unstack zeros"
+            "ones permute_dims repeat reshape roll rope_frequencies split squeeze stack tile unstack zeros"
         ),
         "nbxtensor.tracing": "trace",
     }.items()
@@ -405,6 +414,9 @@ __all__ = [
     "reshape",
     "rms_norm",
     "roll",
+    "rope",
+    "rope_frequencies",
+    "rope_update",
     "round",
     "rsqrt",
     "save_plan",

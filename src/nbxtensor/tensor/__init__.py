@@ -29,6 +29,7 @@ from nbxtensor.tensor.manipulation import (
     tile,
     unstack,
 )
+from nbxtensor.tensor.rotary import rope_frequencies
 from nbxtensor.tensor.tensor import Symbol, Tensor
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "repeat",
     "reshape",
     "roll",
+    "rope_frequencies",
     "split",
     "squeeze",
     "stack",
