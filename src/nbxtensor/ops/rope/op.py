@@ -205,9 +205,9 @@ def rope(x: Tensor, positions: Tensor, frequencies: Tensor, *, interleaved: bool
 
     >>> import numpy as np
     >>> import nbxtensor as nbx
-    >>> x = nbx.asarray(np.array([1, 0], np.float32).reshape(1, 1, 1, 2))
+    >>> x = nbx.asarray(np.array([0, 1], np.float32).reshape(1, 1, 1, 2))
     >>> quarter = nbx.asarray(np.array([2**62]))
     >>> nbx.rope(x, nbx.asarray(np.int32(1)), quarter).numpy().ravel().tolist()
-    [0.0, 1.0]
+    [-1.0, 0.0]
     """
     raise NotImplementedError
