@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from nbxtensor.backend.abi import Driver
+from nbxtensor.backend.abi_event import Event
+from nbxtensor.backend.abi_staging import HostBlock, Staging
 from nbxtensor.backend.contract import MemoryInfo
 from nbxtensor.errors import ArgumentError, OutOfMemoryError
 
@@ -46,6 +48,7 @@ class AbiMemory:
         self._device = device
         self._stream = stream
         self._enter = enter
+        self._staging = Staging(driver, stream, enter)
         # Single operations on a dict are whole, whatever thread does them: no lock that a collection could run into.
         self._blocks: dict[int, _Block] = {}
 
@@ -100,10 +103,14 @@ class AbiMemory:
             DriverError: The driver fails.
         """
         nbytes = _contiguous("copy_in", source)
-        self._check("copy_in", address, nbytes)
+        self.check("copy_in", address, nbytes)
         if nbytes:
             self._enter()
-            self._driver.call("copy_in", address, np.frombuffer(source, np.uint8).ctypes.data, nbytes, self._stream)
+            host = np.frombuffer(source, np.uint8).ctypes.data
+            if nbytes < self._staging.least_nbytes:
+                self._driver.call("copy_in", address, host, nbytes, self._stream)
+            else:
+                self._staging.copy_in(address, host, nbytes)
             self._driver.call("wait_stream", self._stream)
 
     def copy_out(self, target: memoryview, address: int) -> None:
@@ -116,11 +123,51 @@ class AbiMemory:
         nbytes = _contiguous("copy_out", target)
         if target.readonly:
             raise ArgumentError("copy_out: the target is writable. Got read-only memory.")
-        self._check("copy_out", address, nbytes)
+        self.check("copy_out", address, nbytes)
         if nbytes:
             self._enter()
-            self._driver.call("copy_out", np.frombuffer(target, np.uint8).ctypes.data, address, nbytes, self._stream)
-            self._driver.call("wait_stream", self._stream)
+            host = np.frombuffer(target, np.uint8).ctypes.data
+            if nbytes < self._staging.least_nbytes:
+                self._driver.call("copy_out", host, address, nbytes, self._stream)
+                self._driver.call("wait_stream", self._stream)
+            else:
+                self._staging.copy_out(host, address, nbytes)
+
+    def allocate_host(self, nbytes: int) -> HostBlock:
+        """Return host memory that the device copies from and to on its own: see `start_copy_in`.
+
+        Raises:
+            ArgumentError: ``nbytes`` is negative.
+            DriverError: There is no memory to pin, or the driver fails otherwise.
+        """
+        if nbytes < 0:
+            raise ArgumentError(f"allocate_host: a block has zero or more bytes. Got {nbytes}.")
+        return HostBlock(self._driver, self._enter, nbytes)
+
+    def start_copy_in(self, address: int, source: HostBlock, nbytes: int) -> Event:
+        """Start a copy of the first ``nbytes`` bytes of ``source`` to ``address``; return when it is done, to wait for.
+
+        Until then ``source`` is held by the caller and stays as it is. What is started later on the device sees the
+        bytes.
+
+        Raises:
+            ArgumentError: The range leaves its block, or ``source`` is smaller.
+            DriverError: The driver fails.
+        """
+        self._check_host("start_copy_in", source, nbytes)
+        self.check("start_copy_in", address, nbytes)
+        return self._started("copy_in", address, source.address, nbytes)
+
+    def start_copy_out(self, target: HostBlock, address: int, nbytes: int) -> Event:
+        """Start a copy of ``nbytes`` bytes at ``address`` to the start of ``target``; see `start_copy_in`.
+
+        Raises:
+            ArgumentError: The range leaves its block, or ``target`` is smaller.
+            DriverError: The driver fails.
+        """
+        self._check_host("start_copy_out", target, nbytes)
+        self.check("start_copy_out", address, nbytes)
+        return self._started("copy_out", target.address, address, nbytes)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy ``nbytes`` bytes from ``source`` to ``target``.
@@ -129,8 +176,8 @@ class AbiMemory:
             ArgumentError: A range leaves its block, or they overlap.
             DriverError: The driver fails.
         """
-        self._check("copy", target, nbytes)
-        self._check("copy", source, nbytes)
+        self.check("copy", target, nbytes)
+        self.check("copy", source, nbytes)
         if nbytes and abs(target - source) < nbytes:
             raise ArgumentError(f"copy: the ranges do not overlap. Got {source:#x} and {target:#x}, {nbytes} bytes.")
         if nbytes:
@@ -146,7 +193,7 @@ class AbiMemory:
         """
         if not 0 <= value <= 255:
             raise ArgumentError(f"fill: a value is one byte. Got {value}. 0 to 255 is accepted.")
-        self._check("fill", address, nbytes)
+        self.check("fill", address, nbytes)
         if nbytes:
             self._enter()
             self._driver.call("fill", address, value, nbytes, self._stream)
@@ -162,12 +209,27 @@ class AbiMemory:
         self._driver.call("memory_info", ctypes.byref(free), ctypes.byref(total))
         return MemoryInfo(free=free.value, total=total.value)
 
+    def _started(self, operation: str, target: int, source: int, nbytes: int) -> Event:
+        event = Event(self._driver, self._enter)
+        if nbytes:
+            self._driver.call(operation, target, source, nbytes, self._stream)
+        event.record(self._stream)
+        return event
+
+    def _check_host(self, name: str, block: HostBlock, nbytes: int) -> None:
+        if not 0 <= nbytes <= block.nbytes:
+            raise ArgumentError(f"{name}: host memory holds the bytes. Got {nbytes} for a block of {block.nbytes}.")
+
     def _wait(self) -> None:
         self._enter()
         self._driver.call("wait_stream", self._stream)
 
-    def _check(self, name: str, address: int, nbytes: int) -> None:
-        """Refuse a range that leaves the block it starts in."""
+    def check(self, name: str, address: int, nbytes: int) -> None:
+        """Refuse, in the name of an operation, a range that leaves the block it starts in.
+
+        Raises:
+            ArgumentError: It does, or is no range.
+        """
         if nbytes < 0 or address < 1:
             raise ArgumentError(f"{name}: a range has an address and a size. Got {nbytes} bytes at {address:#x}.")
         whole = self._blocks.get(address)

@@ -148,6 +148,14 @@ class Backend(Protocol):
 
     Found through the entry-point group ``nbxtensor.backends``: the module named there has a function ``backend()``
     that returns the object.
+
+    Attributes:
+        name: What devices are called by.
+
+    Where other libraries share the devices' memory, a backend also has ``dlpack_device``, the number that DLPack gives
+    to such devices. Where work is ordered by streams, it has ``stream(index)``, the handle of its own;
+    ``wait_for(stream, index)`` and ``let_wait(stream, index)``, which order its own after another library's and the
+    other way round; and ``copy_between(target_index, target, source_index, source, nbytes)``.
     """
 
     name: str

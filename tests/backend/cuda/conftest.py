@@ -57,6 +57,9 @@ def cuda(library, tmp_path):
     set_cache_directory(None)
     for index in range(library.devices if backend._cards else 0):
         backend.synchronize(index)
+    for card in backend._cards.values():
+        card.memory._staging._slots.clear()  # kept as long as the card, which a process never closes
+        del card
     del backend
     gc.collect()
     assert library.misuse == []

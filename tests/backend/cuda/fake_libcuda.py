@@ -50,6 +50,16 @@ PROTOTYPES = {
     "cuStreamSynchronize": (p,),
     "cuEventCreate": (p, u),
     "cuEventElapsedTime": (p, p, p),
+    "cuEventRecord": (p, p),
+    "cuEventSynchronize": (p,),
+    "cuStreamWaitEvent": (p, p, u),
+    "cuStreamQuery": (p,),
+    "cuMemHostAlloc": (p, z, u),
+    "cuMemFreeHost": (p,),
+    "cuDeviceCanAccessPeer": (p, i, i),
+    "cuCtxEnablePeerAccess": (p, u),
+    "cuMemcpyPeerAsync": (d, p, d, p, z, p),
+    "cuPointerGetAttribute": (p, i, d),
     "cuEventDestroy_v2": (p,),
     "cuModuleLoadData": (p, p),
     "cuModuleUnload": (p,),
@@ -103,6 +113,9 @@ class FakeLibrary:
         self.kernels, self.misuse, self.launched, self.failing = {}, [], [], {}
         self.edges = []
         self.version = 13000
+        self.running = threading.RLock()
+        self.default = [Handle("stream", device, flags=0, queue=[]) for device in range(devices)]
+        self.host, self.reaches = {}, []
         self.initialised = False
         self.handles = {}
         self.numbers = itertools.count(0x5500_0000_0000, 16)
@@ -180,6 +193,21 @@ class FakeLibrary:
             raise Misuse(INVALID_VALUE, "a stream that waits for the legacy one")
         found.queue.append(work)
 
+    def any_stream(self, number):
+        """A stream of any device, or the default one of the current device."""
+        if number == 1:
+            return self.default[self.current()]
+        found = self.handles.get(number)
+        if found is None or found.kind != "stream" or not found.alive:
+            raise Misuse(INVALID_HANDLE, f"{number} is no live stream")
+        return found
+
+    def drain(self, stream, until=None):
+        """Run the work of a stream, up to a mark."""
+        with self.running:
+            while stream.queue and not (until and until["done"]):
+                stream.queue.pop(0)()
+
     # ---- the functions
 
     def cuInit(self, flags):
@@ -251,6 +279,37 @@ class FakeLibrary:
         self.write(free, "N", self.total - sum(map(len, self.blocks[self.current()].values())))
         self.write(total, "N", self.total)
 
+    def cuMemHostAlloc(self, out, nbytes, flags):
+        block = C.create_string_buffer(b"\xcd" * nbytes, nbytes)
+        self.host[C.addressof(block)] = block
+        self.write(out, "P", C.addressof(block))
+
+    def cuMemFreeHost(self, address):
+        if self.host.pop(address, None) is None:
+            raise Misuse(INVALID_VALUE, f"{address:#x} is no pinned block")
+
+    def cuDeviceCanAccessPeer(self, out, device, other):
+        self.write(out, "i", int(self.device(device) != self.device(other)))
+
+    def cuCtxEnablePeerAccess(self, context, flags):
+        pair = self.current(), context - 0xC000
+        if flags or context not in self.contexts.values() or pair[0] == pair[1]:
+            raise Misuse(INVALID_VALUE, f"{context} with flags {flags}")
+        if pair in self.reaches:
+            raise Misuse(704, "")
+        self.reaches.append(pair)
+
+    def cuMemcpyPeerAsync(self, target, target_context, source, source_context, nbytes, stream):
+        to = self.span(target, nbytes, target_context - 0xC000)
+        of = self.span(source, nbytes, source_context - 0xC000)
+        self.enqueue(stream, lambda: to.__setitem__(slice(None), bytes(of)))
+
+    def cuPointerGetAttribute(self, out, attribute, address):
+        for number, blocks in enumerate(self.blocks):
+            if attribute == 9 and any(a <= address < a + len(b) for a, b in blocks.items()):
+                return self.write(out, "i", number)
+        raise Misuse(INVALID_VALUE, "")
+
     def cuMemcpyHtoDAsync_v2(self, target, source, nbytes, stream):
         place = self.span(target, nbytes)
         self.enqueue(stream, lambda: C.memmove(C.addressof(C.c_char.from_buffer(place)), source, nbytes))
@@ -271,12 +330,33 @@ class FakeLibrary:
         self.make(out, "stream", flags=flags, queue=[])
 
     def cuStreamSynchronize(self, stream):
-        queue = self.get(stream, "stream").queue
-        while queue:
-            queue.pop(0)()
+        self.drain(self.get(stream, "stream"))
+
+    def cuStreamQuery(self, stream):
+        return 600 if self.get(stream, "stream").queue else OK
 
     def cuEventCreate(self, out, flags):
-        self.make(out, "event", flags=flags, time=None)
+        self.make(out, "event", flags=flags, time=None, mark=None)
+
+    def cuEventRecord(self, event, stream):
+        found, on = self.get(event, "event"), self.any_stream(stream)
+        if on.device != found.device:
+            raise Misuse(INVALID_HANDLE, "an event and a stream of two devices")
+        mark = found.mark = {"done": False, "stream": on}
+        on.queue.append(lambda: mark.update(done=True))
+
+    def cuEventSynchronize(self, event):
+        mark = self.get(event, "event").mark
+        if mark:
+            self.drain(mark["stream"], mark)
+
+    def cuStreamWaitEvent(self, stream, event, flags):
+        found = self.handles.get(event)  # of any device
+        if found is None or found.kind != "event" or not found.alive or flags:
+            raise Misuse(INVALID_HANDLE, f"{event} is no live event")
+        mark = found.mark
+        if mark:
+            self.any_stream(stream).queue.append(lambda: self.drain(mark["stream"], mark))
 
     def cuEventElapsedTime(self, out, start, end):
         first, last = self.get(start, "event"), self.get(end, "event")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 from nbxtensor.backend.abi import Driver
+from nbxtensor.backend.abi_event import join
 from nbxtensor.backend.abi_memory import AbiMemory
-from nbxtensor.backend.cuda.libcuda import EARLY_START, NON_BLOCKING
+from nbxtensor.backend.cuda.libcuda import EARLY_START, LEGACY, NON_BLOCKING, NOT_READY, REACHED_ALREADY
 from nbxtensor.op import Target
 
 __all__ = ["Card"]
@@ -36,7 +39,10 @@ class Card:
         self.index = index
         self.driver = driver
         self.target = target
-        self._context = driver.handle("retain_context", driver.integer("device", index))
+        self._device = driver.integer("device", index)
+        self._context = driver.handle("retain_context", self._device)
+        self._reached: set[int] = set()  # contexts that this one may read on its own
+        self._reaching = threading.Lock()
         self._use_context = driver.function("use_context")
         self.enter()
         self.stream: int = driver.handle("make_stream", NON_BLOCKING)
@@ -64,3 +70,65 @@ class Card:
         """
         self.enter()
         self.driver.call("wait_stream", self.stream)
+
+    def busy(self) -> bool:
+        """Return whether the stream has work that is not done.
+
+        Raises:
+            DriverError: Work on the device has failed.
+        """
+        self.enter()
+        status = self.driver.function("stream_state")(self.stream)
+        if status not in (0, NOT_READY):
+            raise self.driver.error("stream_state", status)
+        return status == NOT_READY
+
+    def wait_for(self, stream: int) -> None:
+        """Let what is started from now on wait for all that another stream of the device has.
+
+        Raises:
+            DriverError: The driver fails.
+        """
+        join(self.driver, self.enter, stream, self.stream)
+
+    def let_wait(self, stream: int) -> None:
+        """Let what is started from now on on another stream of the device wait for all that has been started here.
+
+        Raises:
+            DriverError: The driver fails.
+        """
+        join(self.driver, self.enter, self.stream, stream)
+
+    def wait_for_default(self) -> None:
+        """Let what is started from now on wait for the default stream, and for those that do not opt out of it."""
+        self.wait_for(LEGACY)
+
+    def copy_from(self, source_card: Card, target: int, source: int, nbytes: int) -> None:
+        """Copy from another card; it starts when both are done with what was started before, and both wait for it.
+
+        Raises:
+            ArgumentError: A range leaves its block.
+            DriverError: The driver fails.
+        """
+        self.memory.check("copy", target, nbytes)
+        source_card.memory.check("copy", source, nbytes)
+        if not nbytes:
+            return
+        self._reach(source_card)
+        join(self.driver, source_card.enter, source_card.stream, self.stream)
+        self.enter()
+        contexts = self._context, source_card._context
+        self.driver.call("copy_peer", target, contexts[0], source, contexts[1], nbytes, self.stream)
+        join(self.driver, self.enter, self.stream, source_card.stream)
+
+    def _reach(self, other: Card) -> None:
+        """Let the card read the memory of another by itself, where the machine allows it; else the driver copies."""
+        with self._reaching:
+            if other._context in self._reached:
+                return
+            if self.driver.integer("can_reach", self._device, other._device):
+                self.enter()
+                status = self.driver.function("reach")(other._context, 0)
+                if status not in (0, REACHED_ALREADY):
+                    raise self.driver.error("reach", status)
+            self._reached.add(other._context)

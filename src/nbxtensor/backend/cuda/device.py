@@ -13,7 +13,7 @@ from nbxtensor.backend.cuda.card import Card
 from nbxtensor.backend.cuda.compiling import compile_kernel, compile_options
 from nbxtensor.backend.cuda.facts import card_target
 from nbxtensor.backend.cuda.graph import CudaReplay
-from nbxtensor.backend.cuda.libcuda import CUDA
+from nbxtensor.backend.cuda.libcuda import CUDA, DEVICE_OF_ADDRESS
 from nbxtensor.backend.cuda.loaded import CudaKernel, cuda_kernel
 from nbxtensor.backend.forks import in_child
 from nbxtensor.backend.kernel_cache import KernelCache
@@ -34,9 +34,11 @@ class CudaBackend:
 
     Attributes:
         name: "cuda".
+        dlpack_device: What DLPack calls such devices.
     """
 
     name = "cuda"
+    dlpack_device = 2  # kDLCUDA of dlpack.h
 
     def __init__(self, driver: Driver | None = None) -> None:
         self._driver = driver or Driver(CUDA)
@@ -156,6 +158,59 @@ class CudaBackend:
             DriverError: The driver fails, or work on the device has failed.
         """
         self._card(index).wait()
+
+    def stream(self, index: int = 0) -> int:
+        """Return the handle of the stream that everything on a device is ordered by, for other libraries to wait for.
+
+        Raises:
+            MissingFactError: There is no such device.
+            DriverError: The driver fails.
+        """
+        return self._card(index).stream
+
+    def wait_for(self, stream: int, index: int = 0) -> None:
+        """Let what is started on a device from now on wait for all that another library's stream of it has.
+
+        Args:
+            stream: Its handle; 1 is the default stream, 2 that of the calling thread.
+            index: The device.
+
+        Raises:
+            MissingFactError: There is no such device.
+            DriverError: The driver fails.
+        """
+        self._card(index).wait_for(stream)
+
+    def let_wait(self, stream: int, index: int = 0) -> None:
+        """Let what is started on another library's stream from now on wait for all that has been started on a device.
+
+        Raises:
+            MissingFactError: There is no such device.
+            DriverError: The driver fails.
+        """
+        self._card(index).let_wait(stream)
+
+    def device_of(self, address: int) -> int:
+        """Return the index of the device that has an address.
+
+        Raises:
+            MissingFactError: There is no device.
+            DriverError: No device has it, or the driver fails.
+        """
+        self._card(0).enter()
+        return self._driver.integer("address_attribute", DEVICE_OF_ADDRESS, address)
+
+    def copy_between(self, target_index: int, target: int, source_index: int, source: int, nbytes: int) -> None:
+        """Copy from one device to another, without the host.
+
+        The copy waits for what was started on both before, and what is started on either from now on waits for it.
+
+        Raises:
+            MissingFactError: There is no such device.
+            ArgumentError: A range leaves its block.
+            DriverError: The driver fails.
+        """
+        self._card(target_index).copy_from(self._card(source_index), target, source, nbytes)
 
     def _card(self, index: int) -> Card:
         card = self._cards.get(index)

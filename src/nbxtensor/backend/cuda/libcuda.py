@@ -6,7 +6,18 @@ from types import MappingProxyType
 
 from nbxtensor.backend.abi import Abi
 
-__all__ = ["CUDA", "DEVICE_ATTRIBUTES", "EARLY_START", "FUNCTION_ATTRIBUTES", "NON_BLOCKING", "NO_DEVICE"]
+__all__ = [
+    "CUDA",
+    "DEVICE_ATTRIBUTES",
+    "DEVICE_OF_ADDRESS",
+    "EARLY_START",
+    "FUNCTION_ATTRIBUTES",
+    "LEGACY",
+    "NON_BLOCKING",
+    "NOT_READY",
+    "NO_DEVICE",
+    "REACHED_ALREADY",
+]
 
 CUDA = Abi(
     name="cuda",
@@ -30,10 +41,20 @@ CUDA = Abi(
             "copy_in": "cuMemcpyHtoDAsync_v2",
             "copy_out": "cuMemcpyDtoHAsync_v2",
             "copy": "cuMemcpyDtoDAsync_v2",
+            "allocate_host": "cuMemHostAlloc",
+            "free_host": "cuMemFreeHost",
+            "can_reach": "cuDeviceCanAccessPeer",
+            "reach": "cuCtxEnablePeerAccess",
+            "copy_peer": "cuMemcpyPeerAsync",
+            "address_attribute": "cuPointerGetAttribute",
             "fill": "cuMemsetD8Async",
             "make_stream": "cuStreamCreate",
             "wait_stream": "cuStreamSynchronize",
             "make_event": "cuEventCreate",
+            "record_event": "cuEventRecord",
+            "wait_event": "cuEventSynchronize",
+            "hold_stream": "cuStreamWaitEvent",
+            "stream_state": "cuStreamQuery",
             "elapsed": "cuEventElapsedTime",
             "destroy_event": "cuEventDestroy_v2",
             "load_module": "cuModuleLoadData",
@@ -64,6 +85,18 @@ EARLY_START = 12030
 
 NO_DEVICE = 100
 """CUDA_ERROR_NO_DEVICE."""
+
+LEGACY = 1
+"""CU_STREAM_LEGACY: the default stream, which waits for all streams that do not opt out of it, as they do for it."""
+
+REACHED_ALREADY = 704
+"""CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED."""
+
+DEVICE_OF_ADDRESS = 9
+"""CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: the number of the device that has an address."""
+
+NOT_READY = 600
+"""CUDA_ERROR_NOT_READY: a stream has work that is not done."""
 
 NON_BLOCKING = 1
 """CU_STREAM_NON_BLOCKING: a stream that does not wait for the legacy default stream."""
