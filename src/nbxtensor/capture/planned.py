@@ -8,7 +8,7 @@ import nbxtensor
 from nbxtensor.capture.loading import PlanLoader
 from nbxtensor.errors import ArgumentError
 from nbxtensor.memory import limit
-from nbxtensor.op import Expression, Op
+from nbxtensor.op import Expression, Op, Target
 from nbxtensor.ops.layout.op import copy
 from nbxtensor.ops.pointwise.fused import fused
 from nbxtensor.planning.alias import in_place
@@ -25,12 +25,13 @@ from nbxtensor.tracing.packing import pack
 __all__ = ["load_plan", "plan", "save_plan"]
 
 
-def plan(graph: Graph, *, device: str | Device = "cpu", optimize: bool = True) -> Plan:
+def plan(graph: Graph, *, device: str | Device | Target = "cpu", optimize: bool = True) -> Plan:
     """Return the plan of ``graph`` on a device: kernels chosen, every byte placed, checked, ready to load.
 
     Args:
         graph: What `trace` returned.
-        device: Name of the device ("cpu").
+        device: Name of the device ("cpu"); or a target, for a plan that is priced and drawn but not loaded: the device
+            need not be there.
         optimize: Whether pointwise nodes are fused, weights packed, results written over operands that die and new
             values of states over the old ones; False keeps the nodes as traced, and copies new values at the end.
 
@@ -42,16 +43,19 @@ def plan(graph: Graph, *, device: str | Device = "cpu", optimize: bool = True) -
     """
     if not isinstance(graph, Graph):
         raise ArgumentError(f"plan: a graph, which nbxtensor.trace makes. Got {type(graph).__name__}.")
-    where = open_device(device)
+    target, loader = device, None
+    if not isinstance(target, Target):
+        where = open_device(target)
+        target, loader = where.target, PlanLoader(where)
     found = compact(remove_dead(graph))
     if optimize:
-        found = pack(fuse(found), where.target)
+        found = pack(fuse(found), target)
     prologue, main = partition(found)
-    main = settle(main, copy.op, where.target if optimize else None)
+    main = settle(main, copy.op, target if optimize else None)
     if optimize:
-        main = in_place(main, where.target)
+        main = in_place(main, target)
     main = compact(main)
-    return place_graph(main, where.target, limit=limit(), prologue=prologue, loader=PlanLoader(where))
+    return place_graph(main, target, limit=limit(), prologue=prologue, loader=loader)
 
 
 def save_plan(plan: Plan) -> str:
