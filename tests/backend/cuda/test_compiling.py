@@ -88,16 +88,15 @@ def test_every_kernel_waits_before_it_touches_memory_where_launches_start_early(
     assert text.count(WAIT) == text.count(RELEASE) == times
     body = text[text.index("{", text.index(".entry")) :]
     if times:
-        assert body.index(RELEASE) < body.index(WAIT) < min(body.index("ld."), body.index("st."))
+        assert body.index(WAIT) < body.index(RELEASE) < min(body.index("ld."), body.index("st."))
 
 
 PLACED = TEXT.replace("BLOCK: tl.constexpr", "BLOCK: tl.constexpr, PDL: tl.constexpr").replace(
     "    tl.store(out + i, tl.load(x + i, mask=i < n) * scale",
-    """    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-    scale = scale + tl.load(x)
+    """    scale = scale + tl.load(x)
     if PDL:
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     tl.store(out + i, tl.load(x + i, mask=i < n) * scale""",
 )
 
