@@ -11,6 +11,7 @@ __all__ = [
     "CompileError",
     "DriverError",
     "DtypeError",
+    "ExchangeError",
     "FormatError",
     "MissingFactError",
     "NbxError",
@@ -112,6 +113,10 @@ class DriverError(NbxError, RuntimeError):
         self.status = status
         self.name = name
         super().__init__(f"{backend}: {function} failed. The driver reports {name}{text and f' ({text})'}.")
+
+
+class ExchangeError(NbxError, BufferError):
+    """Memory that cannot be shared with another library as it is."""
 
 
 class PlanError(NbxError, ValueError):

@@ -17,6 +17,7 @@ from nbxtensor.errors import ArgumentError, DtypeError, OutOfMemoryError, ShapeE
 from nbxtensor.memory.allocator import Storage
 from nbxtensor.op import Array, Spec
 from nbxtensor.run import Device, device
+from nbxtensor.tensor.exchange import from_cuda_interface, from_exchange
 from nbxtensor.tensor.tensor import Tensor
 
 __all__ = ["arange", "asarray", "empty", "eye", "from_dlpack", "from_numpy_array", "full", "linspace", "ones", "zeros"]
@@ -29,7 +30,7 @@ def asarray(obj: Any, /, *, dtype: str | None = None, device: Where = None, copy
 
     Args:
         obj: A tensor, a numpy array (an ml_dtypes array too), a Python number, nested sequences of numbers, or what
-            ``numpy.asarray`` or DLPack takes.
+            ``numpy.asarray``, DLPack or the CUDA array interface takes.
         dtype: The dtype; left out, what ``obj`` has. Python floats are float64 and ints int64, as numpy's.
             An integer array given with a dtype that numpy lacks ("bfloat16") is converted by value; bit patterns
             are taken by `from_numpy_array`.
@@ -52,8 +53,11 @@ def asarray(obj: Any, /, *, dtype: str | None = None, device: Where = None, copy
         if copy is False and result is not obj:
             raise ArgumentError("asarray: copy=False, but the dtype or the device differs.")
         return result.copy() if copy and result is obj else result
-    if hasattr(obj, "__dlpack__") and not hasattr(obj, "__array__"):
+    if hasattr(obj, "__dlpack__") and not isinstance(obj, np.ndarray):
         return asarray(from_dlpack(obj), dtype=dtype, device=device, copy=copy)
+    if hasattr(obj, "__cuda_array_interface__"):
+        storage, spec, where = from_cuda_interface(obj)
+        return asarray(Tensor(storage, spec, 0, where), dtype=dtype, device=device, copy=copy)
     array = _host_array(obj)
     given = from_numpy(array.dtype)
     wanted = canonical(dtype) if dtype else given
@@ -109,23 +113,28 @@ def from_numpy_array(
 
 
 def from_dlpack(x: Any, /, *, device: Where = None, copy: bool | None = None) -> Tensor:
-    """Return what another library exports through DLPack as a tensor that shares its memory (CPU memory only).
+    """Return what another library exports through DLPack as a tensor that shares its memory, on the CPU or a GPU.
+
+    What the other library has started on the memory is done before anything here uses it. The memory is given back
+    when nothing refers to it any more, and nothing that was started here uses it.
+
+    Args:
+        x: An array of another library.
+        device: Where it goes; left out, where it is.
+        copy: True for fresh memory, False to refuse a copy, None to copy where ``device`` is another.
 
     Raises:
-        DtypeError: numpy, which reads the capsule, lacks the dtype.
-        ArgumentError: ``x`` has no ``__dlpack__``, or lives on another kind of device.
+        DtypeError: The elements are of no dtype of the table.
+        ExchangeError: The other library refuses, or the memory cannot be used as it is.
+        ArgumentError: ``x`` has no ``__dlpack__``, or ``copy=False`` and ``device`` is another.
+        MissingFactError: It is on a device that no installed backend drives.
     """
     if isinstance(x, Tensor):
         return asarray(x, device=device, copy=copy)
     if not hasattr(x, "__dlpack__"):
         raise ArgumentError(f"from_dlpack: an object with __dlpack__. Got {type(x).__name__}.")
-    try:
-        array = np.from_dlpack(x)
-    except BufferError as error:
-        raise DtypeError(f"from_dlpack: {error}. Dtypes that numpy has are exchanged.") from None
-    except RuntimeError as error:
-        raise ArgumentError(f"from_dlpack: {error}. Memory the CPU can reach is exchanged.") from None
-    return from_numpy_array(array, device=device, copy=copy)
+    storage, spec, where = from_exchange(x)
+    return asarray(Tensor(storage, spec, 0, where), device=device, copy=copy)
 
 
 def empty(shape: int | Sequence[int], *, dtype: str = "float32", device: Where = None) -> Tensor:

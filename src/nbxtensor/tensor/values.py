@@ -9,12 +9,11 @@ import numpy as np
 from nbxtensor.dtype.convert import convert
 from nbxtensor.dtype.itemsize import kind as dtype_kind
 from nbxtensor.dtype.itemsize import numpy_dtype
-from nbxtensor.errors import ArgumentError, DtypeError, UnsupportedError
+from nbxtensor.errors import ArgumentError, DtypeError
 from nbxtensor.op import Array
+from nbxtensor.tensor.exchange import capsule, cuda_interface, dlpack_device
 
 __all__ = ["Values"]
-
-_DLPACK_CPU = 1  # kDLCPU of dlpack.h
 
 
 class Values:
@@ -33,28 +32,45 @@ class Values:
             raise ValueError(f"__array__: a conversion makes a copy. Got copy=False and {dtype} for {array.dtype}.")
         return array.astype(array.dtype if dtype is None else dtype, copy=bool(copy))
 
-    def __dlpack__(self: Any, **options: Any) -> Any:
+    def __dlpack__(
+        self: Any,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
         """Return the elements as a DLPack capsule, for the ``from_dlpack`` of another library; the memory is shared.
 
         Args:
-            options: Those of the protocol (``stream``, ``max_version``, ``dl_device``, ``copy``).
+            stream: The reader's stream, on a device that has streams: it waits for all that was started on the tensor.
+                None and 1 are the default stream, 2 is that of the calling thread, a larger number a handle; -1 leaves
+                the order to the reader. None on the CPU.
+            max_version: The newest version of DLPack that the reader knows; left out, it knows none from 1 on.
+            dl_device: Where the elements are wanted, as DLPack's kind and index; elsewhere than here, they are copied.
+            copy: True for fresh memory, False to refuse a copy.
 
         Raises:
-            DtypeError: numpy, which writes the capsule, lacks the dtype.
+            ExchangeError: A copy is refused and needed, the memory may only be read and the reader cannot be told so,
+                strides are negative, or elements are narrower than a byte.
+            ArgumentError: ``stream`` is none of those.
+            CaptureError: The tensor is traced.
         """
-        if self._coded():
-            raise DtypeError(f"__dlpack__: dtypes that numpy has are exchanged. Got {self.dtype}.")
-        return self.numpy().__dlpack__(**options)
+        return capsule(self, stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
 
     def __dlpack_device__(self: Any) -> tuple[int, int]:
-        """Return the DLPack kind and number of the device: the CPU, whose memory alone is exchanged.
+        """Return DLPack's number for the kind of the device, and the device's index.
 
         Raises:
-            UnsupportedError: The tensor is on another device.
+            ExchangeError: Other libraries cannot reach the device's memory.
+            CaptureError: The tensor is traced.
         """
-        if not hasattr(self.device.backend.memory(self.device.index), "view"):
-            raise UnsupportedError(f"__dlpack_device__: memory the CPU reaches is exchanged. Got {self.device}.")
-        return _DLPACK_CPU, 0
+        return dlpack_device(self)
+
+    @property
+    def __cuda_array_interface__(self: Any) -> dict[str, Any]:
+        """The memory of a tensor on an NVIDIA GPU, for libraries that share it this way; absent elsewhere."""
+        return cuda_interface(self)
 
     def item(self: Any) -> bool | int | float | complex:
         """Return the one element as a Python number.

@@ -51,9 +51,11 @@ class CpuBackend:
 
     Attributes:
         name: "cpu".
+        dlpack_device: What DLPack calls such devices.
     """
 
     name = "cpu"
+    dlpack_device = 1  # kDLCPU of dlpack.h
 
     def __init__(self) -> None:
         self._memory = HostMemory()

@@ -7,7 +7,7 @@ import threading
 from nbxtensor.backend.abi import Driver
 from nbxtensor.backend.abi_event import join
 from nbxtensor.backend.abi_memory import AbiMemory
-from nbxtensor.backend.cuda.libcuda import EARLY_START, LEGACY, NON_BLOCKING, NOT_READY, REACHED_ALREADY
+from nbxtensor.backend.cuda.libcuda import EARLY_START, NON_BLOCKING, NOT_READY, REACHED_ALREADY
 from nbxtensor.op import Target
 
 __all__ = ["Card"]
@@ -98,10 +98,6 @@ class Card:
             DriverError: The driver fails.
         """
         join(self.driver, self.enter, self.stream, stream)
-
-    def wait_for_default(self) -> None:
-        """Let what is started from now on wait for the default stream, and for those that do not opt out of it."""
-        self.wait_for(LEGACY)
 
     def copy_from(self, source_card: Card, target: int, source: int, nbytes: int) -> None:
         """Copy from another card; it starts when both are done with what was started before, and both wait for it.

@@ -168,6 +168,15 @@ class CudaBackend:
         """
         return self._card(index).stream
 
+    def busy(self, index: int = 0) -> bool:
+        """Return whether anything started on a device is not done.
+
+        Raises:
+            MissingFactError: There is no such device.
+            DriverError: Work on the device has failed.
+        """
+        return self._card(index).busy()
+
     def wait_for(self, stream: int, index: int = 0) -> None:
         """Let what is started on a device from now on wait for all that another library's stream of it has.
 

@@ -12,7 +12,6 @@ __all__ = [
     "DEVICE_OF_ADDRESS",
     "EARLY_START",
     "FUNCTION_ATTRIBUTES",
-    "LEGACY",
     "NON_BLOCKING",
     "NOT_READY",
     "NO_DEVICE",
@@ -85,9 +84,6 @@ EARLY_START = 12030
 
 NO_DEVICE = 100
 """CUDA_ERROR_NO_DEVICE."""
-
-LEGACY = 1
-"""CU_STREAM_LEGACY: the default stream, which waits for all streams that do not opt out of it, as they do for it."""
 
 REACHED_ALREADY = 704
 """CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED."""
