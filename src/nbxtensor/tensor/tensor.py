@@ -424,4 +424,11 @@ class Tensor(Operators, Values):
     def _moved(self, where: Device) -> Tensor:
         if self.device is where:
             return self
-        return _placed(self.numpy(), self.dtype, where)
+        between = getattr(where.backend, "copy_between", None)
+        if between is None or self.device.backend is not where.backend:
+            return _placed(self.numpy(), self.dtype, where)
+        packed = self.contiguous()
+        source, target = cast("Storage", packed.storage), where.allocator.allocate(packed.nbytes)
+        start = packed.offset * bits(self.dtype) // 8
+        between(where.index, target.address, self.device.index, source.address + start, packed.nbytes)
+        return Tensor(target, Spec(self.shape, self.dtype), 0, where)

@@ -109,6 +109,15 @@ def test_elements_are_copied_to_the_host_where_that_is_asked(card):
         x.__dlpack__(dl_device=(1, 0), copy=False)
 
 
+def test_tensors_go_from_card_to_card_without_the_host(library, cuda, card):
+    x = tensor_on(card, *range(6))
+    library.failing["cuMemcpyDtoHAsync_v2"] = 1
+    there = x[2:].to(Device(cuda, 0))
+    library.failing.clear()
+    assert (there.device.index, there.tolist()) == (0, [2, 3, 4, 5])
+    assert x[0:0].to(Device(cuda, 0)).shape == (0,)
+
+
 def test_no_elements_have_no_address(card):
     assert borrow(tensor_on(card).__dlpack__()).lent.address == 0
 
