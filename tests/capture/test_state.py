@@ -229,6 +229,16 @@ def test_what_cannot_be_shared_is_named(weights):
         return nbx.linear(x, nbx.concat([w["v"], w["w"]], axis=0)), s
 
     refused("made from .*v.*is made otherwise there", fn=turned)
+    squares = {"w": nbx.Spec((4, 4), "float32"), "v": nbx.Spec((4, 4), "float32")}
+
+    def padded(value):
+        return nbx.trace(lambda w, x: nbx.pad(w["w"], 1, constant_values=value) @ x,
+                         nbx.Spec((6,), "float32"), weights=squares)  # fmt: skip
+
+    ones = nbx.plan(padded(1)).load(weights)
+    with pytest.raises(PlanError, match="made from w, is made otherwise"):
+        nbx.plan(padded(2)).load(share=ones)
+    nbx.plan(padded(1)).load(share=ones)
     with pytest.raises(ArgumentError, match="share is a program"):
         made(step, ROW).load(share=first.plan)
     # Values closed over are each program's own.
@@ -252,6 +262,19 @@ def test_what_a_function_with_state_returns_is_checked():
     refused(ShapeError, "'sum' keeps its shape", lambda s, x: (x, {**s, "sum": x[0]}))
     refused(DtypeError, "'sum' stays float32", lambda s, x: (x, {**s, "sum": x.astype("float16")}))
     refused(ArgumentError, "state are a mapping", lambda s, x: (x, s), state=[ROW])
+
+
+def test_a_value_that_goes_to_a_state_is_not_fused_away():
+    def fn(state, x):
+        new = state["sum"] + x
+        return nbx.relu(new) * 2.0, {"sum": new}
+
+    program = nbx.plan(nbx.trace(fn, ROW, state={"sum": ROW})).load()
+    total = np.zeros((1, WIDTH), np.float32)
+    for n in range(3):
+        total = total + row(n)
+        np.testing.assert_allclose(program(row(n)).numpy(), np.maximum(total, 0) * 2, rtol=1e-6)
+        np.testing.assert_allclose(program.state["sum"].numpy(), total, rtol=1e-6)
 
 
 def test_states_that_swap_and_constants_that_reset():

@@ -164,6 +164,26 @@ def test_an_output_keeps_the_old_value_and_one_value_may_go_to_two_states():
     assert three_runs(settled(graph)) == three_runs(graph)
 
 
+def test_one_value_for_two_states_that_is_made_at_the_end_goes_to_both():
+    b = Builder()
+    first, x = b.state((4, 4), "a"), b.input((4, 4))
+    b.state((4, 4), "b")
+    new = b.call(ops.relu, first)
+    graph = b.graph(b.call(ops.matmul, first, x), new_state={"a": new, "b": new})
+    assert three_runs(settled(graph)) == three_runs(graph)
+
+
+def test_a_chain_ends_where_a_value_between_is_read_later():
+    b = Builder()
+    cache, x = b.state((4, 4), "cache"), b.input((4, 4))
+    first = b.call(ops.update, cache, rows(x, 0, 1), row=0)
+    second = b.call(ops.update, first, rows(x, 1, 1), row=1)
+    graph = b.graph(b.call(ops.matmul, first, x), new_state={"cache": second})
+    found = settled(graph)
+    assert three_runs(found) == three_runs(graph)
+    assert found.nodes[1].outputs[0] == cache
+
+
 def test_what_is_not_settled_is_no_plan_and_what_is_no_state_has_no_new_value():
     b = Builder()
     cache, x = b.state((4, 4), "cache"), b.input((4, 4))
