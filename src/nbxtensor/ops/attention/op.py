@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nbxtensor import shape as shapes
 from nbxtensor.errors import DtypeError, ShapeError
-from nbxtensor.op import Array, Call, Case, Cost, Kernel, Launch, Number, Spec, declare
+from nbxtensor.op import Array, Buffer, Call, Case, Cost, Kernel, Launch, Number, Spec, declare
+from nbxtensor.ops.attention.blocks import Blocks, decode_blocks, decode_splits, is_decode, prefill_blocks
 
 if TYPE_CHECKING:
     from nbxtensor.tensor import Tensor
@@ -49,6 +50,8 @@ def _result(call: Call) -> Spec:
             )
         if mask.ndim > 4 or shapes.broadcast_shapes(mask.shape, scores, op="attention") != scores:
             raise ShapeError(f"attention: a mask that broadcasts to {scores}. Got shape {mask.shape}.")
+    if "kv_length" in call.inputs:
+        _check_length(call)
     return _in_order_of(q, Spec((*q.shape[:3], v.shape[3]), q.dtype))
 
 
@@ -65,36 +68,48 @@ def _in_order_of(q: Spec, result: Spec) -> Spec:
     return Spec(result.shape, result.dtype, strides)
 
 
-def _power_of_two(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
-
-
-# (query rows, keys) to a block, the largest used, by kind of device: on a CPU both and the accumulator stay in the
-# second-level cache; on a GPU they fit the shared memory of every card for widths up to 128.
-_BLOCKS: Mapping[str, tuple[int, int]] = {"cpu": (256, 128)}
-_GPU_BLOCKS = (64, 32)
+def _check_length(call: Call) -> None:
+    given = call["kv_length"]
+    if given.dtype not in ("int32", "int64") or given.shape not in ((), (1,), call["q"].shape[:1]):
+        raise ShapeError(
+            "attention: a kv_length of int32 or int64, [], [1] or [batch]. "
+            f"Got {given.dtype} of shape {given.shape} for a batch of {call['q'].shape[0]}."
+        )
 
 
 def _launch(call: Call) -> tuple[Launch, ...]:
-    q, k, v, out = call["q"], call["k"], call["v"], call.outputs[0]
-    batch, heads, length_q, width = q.shape
-    length_k, width_v = k.shape[2], v.shape[3]
-    cpu = call.device.backend == "cpu"
-    rows, keys = _BLOCKS.get(call.device.backend, _GPU_BLOCKS)
-    least = 1 if cpu else 16
-    bm, bn = max(least, min(rows, _power_of_two(length_q))), max(least, min(keys, _power_of_two(length_k)))
-    bd, bv = max(least, _power_of_two(width)), max(least, _power_of_two(width_v))
+    q, k = call["q"], call["k"]
+    batch, heads, length_q, _ = q.shape
+    blocks = prefill_blocks(call)
     accumulator = "float64" if q.dtype == "float64" else "float32"
-    scale = call.params["scale"]
+    arguments, constants = _common(call, blocks, accumulator)
+    constants |= {"ACC": f"tl.{accumulator}", "SPLIT": blocks.gpu, "BASE2": blocks.gpu and accumulator == "float32"}
+    arguments |= {"heads": heads}
+    places = ("m_batch", "m_head", "m_row", "m_col")
+    if "mask" in call.inputs:
+        mask = call["mask"]
+        scores = (batch, heads, length_q, k.shape[2])
+        arguments["mask"] = call.input("mask")
+        arguments |= dict(zip(places, shapes.broadcast_strides(mask.shape, mask.strides, scores)[1], strict=True))
+        constants["MASK"] = "bool" if mask.dtype == "bool" else "float"
+    else:
+        constants |= {"mask": None, "MASK": "", **dict.fromkeys(places, 0)}
+    grid = (-(-length_q // blocks.rows), batch * heads)
+    return (Launch("attention_kernel", grid, arguments, constants, warps=blocks.warps, stages=blocks.stages),)
+
+
+def _common(call: Call, blocks: Blocks, accumulator: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the (arguments, constants) that both kernels take."""
+    q, k, v, out = call["q"], call["k"], call["v"], call.outputs[0]
+    width, width_v, scale = q.shape[3], v.shape[3], call.params["scale"]
     arguments: dict[str, Any] = {
         "out": call.output(),
         "q": call.input("q"),
         "k": call.input("k"),
         "v": call.input("v"),
-        "heads": heads,
-        "group": heads // k.shape[1],
-        "length_q": length_q,
-        "length_k": length_k,
+        "group": q.shape[1] // k.shape[1],
+        "length_q": q.shape[2],
+        "length_k": k.shape[2],
         "width": width,
         "width_v": width_v,
         "scale": Number(1 / math.sqrt(width) if scale is None else float(scale), accumulator),
@@ -102,31 +117,64 @@ def _launch(call: Call) -> tuple[Launch, ...]:
     for name, spec in (("q", q), ("k", k), ("v", v), ("o", out)):
         places = (f"{name}_batch", f"{name}_head", f"{name}_row", f"{name}_col")
         arguments |= dict(zip(places, spec.strides, strict=True))
-    places = ("m_batch", "m_head", "m_row", "m_col")
-    constants: dict[str, Any] = {"MASK": "", "CAUSAL": bool(call.params["is_causal"])}
-    if "mask" in call.inputs:
-        mask = call["mask"]
-        scores = (batch, heads, length_q, length_k)
-        arguments["mask"] = call.input("mask")
-        arguments |= dict(zip(places, shapes.broadcast_strides(mask.shape, mask.strides, scores)[1], strict=True))
-        constants["MASK"] = "bool" if mask.dtype == "bool" else "float"
-    else:
-        constants |= {"mask": None, **dict.fromkeys(places, 0)}
-    spans = [shapes.extent_span(s.shape[-2:], s.strides[-2:]) for s in (*call.inputs.values(), out)]
-    constants |= {
+    spans = [shapes.extent_span(s.shape[-2:], s.strides[-2:]) for s in (*call.inputs.values(), out) if s.ndim > 1]
+    constants: dict[str, Any] = {
+        "CAUSAL": bool(call.params["is_causal"]),
+        "LENGTH": "kv_length" in call.inputs,
+        "PRECISION": blocks.precision,
         "COMPUTE": f"tl.{q.dtype}",
-        "ACC": f"tl.{accumulator}",
         "WIDE": max(spans) >= _WIDE,
-        "BM": bm,
-        "BN": bn,
-        "BD": bd,
-        "BV": bv,
+        "WHOLE": width == blocks.width,
+        "WHOLE_V": width_v == blocks.width_v,
+        "BM": blocks.rows,
+        "BN": blocks.keys,
+        "BD": blocks.width,
+        "BV": blocks.width_v,
     }
-    return (Launch("attention_kernel", (-(-length_q // bm), batch * heads), arguments, constants),)
+    if "kv_length" in call.inputs:
+        length = call["kv_length"]
+        arguments |= {"kv_length": call.input("kv_length"), "l_batch": length.strides[0] if length.numel > 1 else 0}
+    else:
+        constants |= {"kv_length": None, "l_batch": 0}
+    return arguments, constants
+
+
+def _decode_launch(call: Call) -> tuple[Launch, ...]:
+    groups = call["k"].shape[1]
+    batch, heads, length_q, _ = call["q"].shape
+    blocks, splits = decode_blocks(call), decode_splits(call)
+    arguments, constants = _common(call, blocks, "float32")
+    arguments |= {"groups": groups}
+    constants |= {"SPLITS": splits}
+    options: dict[str, Any] = {"warps": blocks.warps, "stages": blocks.stages}
+    grid = (splits, batch * groups)
+    if splits == 1:
+        constants |= {"parts": None, "weights": None}
+        return (Launch("decode_kernel", grid, arguments, constants, **options),)
+    between = {"parts": call.workspace("parts", "float32"), "weights": call.workspace("weights", "float32")}
+    places = ("out", "group", "length_q", "width_v", "o_batch", "o_head", "o_row", "o_col")
+    finish: dict[str, Any] = {name: arguments[name] for name in places} | between | {"heads": heads}
+    return (
+        Launch("decode_kernel", grid, arguments | between, constants, **options),
+        Launch(
+            "combine_kernel", (length_q, batch * heads), finish, {"SPLITS": splits, "BV": blocks.width_v},
+            warps=max(1, min(4, splits * blocks.width_v // 1024)),
+        ),
+    )  # fmt: skip
+
+
+def _decode_cost(call: Call) -> Cost:
+    """As of the other kernel; where the keys are split, each share's result is written, and read again."""
+    splits, each = decode_splits(call), call["q"].numel // call["q"].shape[3]
+    nbytes = {"parts": 4 * splits * each * call["v"].shape[3], "weights": 4 * splits * each} if splits > 1 else {}
+    plain, between = _cost(call), sum(nbytes.values())
+    buffers = tuple(Buffer(name, size, 0, 1) for name, size in nbytes.items())
+    return replace(plain, read=plain.read + between, written=plain.written + between, buffers=buffers)
 
 
 def _serves(call: Call) -> bool:
-    return max(call["q"].shape[3], call["v"].shape[3]) <= 512
+    fits = max(call["q"].shape[3], call["v"].shape[3]) <= 512
+    return fits and (call.device.backend == "cpu" or not is_decode(call))
 
 
 def _cost(call: Call) -> Cost:
@@ -144,16 +192,22 @@ def _cost(call: Call) -> Cost:
 
 
 def _reference(
-    q: Array, k: Array, v: Array, mask: Array | None = None, *, is_causal: bool = False, scale: float | None = None
-) -> Array:
+    q: Array, k: Array, v: Array, mask: Array | None = None, kv_length: Array | None = None, *,
+    is_causal: bool = False, scale: float | None = None,
+) -> Array:  # fmt: skip
     q, k, v = (np.asarray(a, np.float64) for a in (q, k, v))
     group = q.shape[1] // k.shape[1]
     k, v = (np.repeat(a, group, axis=1) for a in (k, v))
     scores = q @ np.swapaxes(k, -1, -2) * (1 / math.sqrt(q.shape[3]) if scale is None else scale)
     if mask is not None:
         scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + np.asarray(mask, np.float64)
+    keys, rows = np.arange(scores.shape[3]), np.arange(scores.shape[2])[:, None]
+    if kv_length is not None:
+        length = np.clip(np.broadcast_to(kv_length.reshape(-1), q.shape[:1]), 0, len(keys))[:, None, None, None]
+        scores = np.where(keys < length, scores, -np.inf)
+        rows = rows + length - len(rows)
     if is_causal:
-        scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
+        scores = np.where(keys <= rows, scores, -np.inf)
     top = scores.max(-1, keepdims=True, initial=-np.inf)
     weights = np.exp(scores - np.where(np.isinf(top), 0.0, top))
     total = weights.sum(-1, keepdims=True)
@@ -199,6 +253,25 @@ _CASES = (
     Case(_qkv((1, 2, 600, 32), 600), {"is_causal": True}),
     Case(_qkv((1, 1, 3, 8), 0)),
     Case({n: _by_token(2, 4, 24, 16, "float32") for n in "qkv"}),
+    *(
+        Case(
+            _qkv((2, 4, n, 32), 150, 2, dtype=d, kv_length=Spec(length, "int32")),
+            {"is_causal": c},
+            fill={"kv_length": "index:152"},
+            rtol=_HALF.get(d),
+        )
+        for n, d, length in ((1, "float32", ()), (3, "bfloat16", (2,)), (40, "float16", (2,)), (200, "float32", (1,)))
+        for c in (False, True)
+    ),
+    Case(
+        _qkv((1, 8, 1, 64), 5000, 2, 40, "float16", kv_length=Spec((), "int64")),
+        {"is_causal": True},
+        fill={"kv_length": "index:5000"},
+        rtol=_HALF["float16"],
+    ),
+    Case(_qkv((1, 32, 2, 80), 3000, 8, dtype="bfloat16"), rtol=_HALF["bfloat16"]),
+    Case(_qkv((1, 2, 5, 16), 40), {"is_causal": True}),
+    Case(_qkv((40, 8, 1, 16), 70, 8), {"scale": 0.3}),
     Case(_qkv((1, 12, 512, 64), 512), bench=True),
 )
 
@@ -206,18 +279,35 @@ _CASES = (
 @declare(
     result=_result,
     reference=_reference,
-    kernels=(Kernel("attention_kernel", _cost, _launch, accepts=_serves),),
+    kernels=(
+        Kernel("attention_kernel", _cost, _launch, accepts=_serves),
+        Kernel("decode_kernel", _decode_cost, _decode_launch, accepts=is_decode),
+    ),
     cases=_CASES,
 )
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, is_causal: bool = False, scale: float | None = None
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, kv_length: Tensor | None = None, *,
+    is_causal: bool = False, scale: float | None = None,
+) -> Tensor:  # fmt: skip
     """Return ``softmax(scale * q @ k^T + mask) @ v`` for every head, without the scores ever leaving the kernel.
 
-    q is ``[batch, heads, queries, width]``, k and v are ``[batch, groups, keys, width]``; each group of keys serves
-    ``heads / groups`` neighbouring heads. A bool mask says which pairs take part, a float mask is added; it
-    broadcasts to ``[batch, heads, queries, keys]``. ``is_causal`` lets query i see keys 0 to i. ``scale`` is
-    ``1 / sqrt(width)`` where left out. The result lies in memory in the order of q's axes. A query that sees no key
-    gives zeros. Sums are kept in float32.
+    Sums are kept in float32. A query that sees no key gives zeros. The result lies in memory in the order of q's axes.
+
+    Args:
+        q: ``[batch, heads, queries, width]`` of float16, bfloat16, float32 or float64.
+        k: ``[batch, groups, keys, width]``; each group of keys serves ``heads / groups`` neighbouring heads.
+        v: ``[batch, groups, keys, width_v]``.
+        mask: bool (which pairs take part) or float (what is added); it broadcasts to
+            ``[batch, heads, queries, keys]``.
+        kv_length: int32 or int64 ``[]``, ``[1]`` or ``[batch]``: how many keys there are; those past it take no part.
+            It is data on the device, so that a recorded program serves a cache that fills up; the time taken follows
+            it, not the extent of the cache.
+        is_causal: Query i sees keys 0 to i; with ``kv_length``, whose last keys are then those of the queries, keys 0
+            to ``kv_length - queries + i``.
+        scale: ``1 / sqrt(width)`` where left out.
+
+    Raises:
+        DtypeError: Operands of other dtypes, or of several.
+        ShapeError: Shapes that do not fit.
     """
     raise NotImplementedError

@@ -1,0 +1,133 @@
+"""How attention is cut into blocks, by kind of device, width and dtype."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nbxtensor.op import Call, Target
+
+__all__ = ["Blocks", "decode_blocks", "decode_splits", "is_decode", "prefill_blocks"]
+
+_DECODED = ("float16", "bfloat16", "float32")
+_MOST_ROWS = 64  # of a decoding program's block: queries times heads of a group
+_MOST_QUERIES = 16
+_PROGRAMS = 256  # what keys are split for: about two programs for each unit of the largest cards
+_MOST_SPLITS = 64
+_LEAST_KEYS = 128  # for which a program of its own is worth while
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How a program works.
+
+    Attributes:
+        rows: Query rows to a block.
+        keys: Keys to a block.
+        width: Columns of a block of queries and keys, a power of two.
+        width_v: Columns of a block of values, a power of two.
+        warps: Warps of a program.
+        stages: Depth of pipelining.
+        precision: How products of float32 are made.
+        gpu: Whether the device is none that shares the host's caches: loops are split, exponentials of base 2.
+    """
+
+    rows: int
+    keys: int
+    width: int
+    width_v: int
+    warps: int = 4
+    stages: int = 2
+    precision: str = "ieee"
+    gpu: bool = True
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def _widths(call: Call, least: int) -> tuple[int, int]:
+    return max(least, _power_of_two(call["q"].shape[3])), max(least, _power_of_two(call["v"].shape[3]))
+
+
+def _capability(target: Target) -> int:
+    """Return 90 for an NVIDIA GPU of compute capability 9.0; 0 for all else."""
+    return int(target.arch.removeprefix("sm_")) if target.backend == "cuda" else 0
+
+
+# (query rows, keys, warps, stages) by the wider of the two widths, the smallest that holds it. None of them spills
+# registers on the card it is for (tests/ops/attention holds them to it).
+_Tiles = tuple[tuple[int, tuple[int, int, int, int]], ...]
+_PLAIN: _Tiles = ((512, (64, 32, 4, 2)),)  # for widths up to 128, fits the shared memory of every card
+_HALF_80: _Tiles = ((64, (128, 64, 4, 3)), (128, (128, 64, 8, 2)), (256, (64, 32, 8, 2)), (512, (32, 32, 8, 1)))
+_HALF_90: _Tiles = ((64, (128, 128, 8, 3)), (128, (128, 128, 8, 2)), (256, (128, 64, 8, 2)), (512, (32, 32, 8, 1)))
+_FLOAT_80: _Tiles = ((32, (64, 32, 4, 2)), (64, (64, 32, 8, 2)), (256, (16, 32, 8, 1)), (512, (16, 32, 4, 1)))
+_FLOAT_90: _Tiles = (
+    (32, (64, 64, 4, 2)), (64, (64, 32, 4, 2)), (128, (32, 32, 8, 2)), (256, (16, 32, 8, 1)), (512, (16, 32, 4, 1)),
+)  # fmt: skip
+_MOST_TRIPLED = 256  # the width up to which float32 products are made of three
+
+
+def prefill_blocks(call: Call) -> Blocks:
+    """Return the blocks of ``attention_kernel``.
+
+    On a CPU both and the accumulator stay in the second-level cache. On a GPU they fit its shared memory and registers.
+    """
+    queries, keys = call["q"].shape[2], call["k"].shape[2]
+    if call.device.backend == "cpu":
+        rows, columns = min(256, _power_of_two(queries)), min(128, _power_of_two(keys))
+        return Blocks(rows, columns, *_widths(call, 1), gpu=False)
+    width, width_v = _widths(call, 16)
+    dtype, capability = call["q"].dtype, _capability(call.device)
+    if capability < 80 or dtype == "float64":
+        tiles = _PLAIN
+    elif dtype == "float32":
+        tiles = _FLOAT_90 if capability >= 90 else _FLOAT_80
+    else:
+        tiles = _HALF_90 if capability >= 90 else _HALF_80
+    rows, columns, warps, stages = next(tile for most, tile in tiles if max(width, width_v) <= most)
+    rows, columns = max(16, min(rows, _power_of_two(queries))), max(16, min(columns, _power_of_two(keys)))
+    return Blocks(rows, columns, width, width_v, warps, stages, _precision(call, max(width, width_v)))
+
+
+def _precision(call: Call, width: int) -> str:
+    """Three products of the upper and lower halves of float32 numbers, on matrix units that round to 11 bits."""
+    three = call["q"].dtype == "float32" and _capability(call.device) >= 80 and width <= _MOST_TRIPLED
+    return "tf32x3" if three else "ieee"
+
+
+# ---- few queries
+
+
+def _rows(call: Call) -> int:
+    return call["q"].shape[1] // call["k"].shape[1] * call["q"].shape[2]
+
+
+def is_decode(call: Call) -> bool:
+    """Return whether ``decode_kernel`` serves a call: few queries, all rows of a group of heads in one block."""
+    q, v = call["q"], call["v"]
+    rows, most = _rows(call), _MOST_ROWS // 4 if q.dtype == "float32" else _MOST_ROWS
+    few = 0 < q.shape[2] <= _MOST_QUERIES and rows <= most
+    return few and q.dtype in _DECODED and "mask" not in call.inputs and max(q.shape[3], v.shape[3]) <= _MOST_TRIPLED
+
+
+def decode_splits(call: Call) -> int:
+    """Return how many programs share the keys of a group of heads: a power of two."""
+    groups = call["q"].shape[0] * call["k"].shape[1]
+    wanted = min(_PROGRAMS // max(groups, 1), call["k"].shape[2] // _LEAST_KEYS, _MOST_SPLITS)
+    return 1 << max(wanted, 1).bit_length() - 1
+
+
+# (keys, warps, stages) by the wider of the two widths: two or three blocks of keys and values are on their way at once.
+_DECODE_HALF = ((128, (64, 4, 3)), (256, (32, 4, 3)))
+_DECODE_FLOAT = ((64, (32, 4, 3)), (128, (32, 8, 3)), (256, (16, 8, 3)))
+
+
+def decode_blocks(call: Call) -> Blocks:
+    """Return the blocks of ``decode_kernel``."""
+    width, width_v = _widths(call, 16)
+    tiles = _DECODE_FLOAT if call["q"].dtype == "float32" else _DECODE_HALF
+    columns, warps, stages = next(tile for most, tile in tiles if max(width, width_v) <= most)
+    if _capability(call.device) < 80:
+        columns, stages = min(columns, 32), 2
+    rows, columns = max(16, _power_of_two(_rows(call))), max(16, min(columns, _power_of_two(call["k"].shape[2])))
+    return Blocks(rows, columns, width, width_v, warps, stages, _precision(call, max(width, width_v)))
