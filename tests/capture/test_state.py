@@ -92,11 +92,14 @@ def test_replays_without_inputs_advance_by_themselves(weights):
     recording = program.capture()
     model = Model(weights)
     program.fill((row(0),))
+    for times in (1, 1, LENGTH - 2):
+        recording.replay(times)
     for _ in range(LENGTH):
-        recording.replay()
         model(row(0))
     check(program, model)
     assert len(np.unique(program.state["cache"].numpy(), axis=0)) == 1
+    with pytest.raises(ArgumentError, match="1 or more"):
+        recording.replay(0)
 
 
 def test_updates_are_made_where_the_state_lies(weights):

@@ -138,6 +138,10 @@ class Replay(Protocol):
         """
         ...
 
+    def start(self) -> None:
+        """(optional) Start all launches once, after everything started before, and do not wait; absent on the host."""
+        ...
+
     def profile(self) -> tuple[float, ...]:
         """(optional) Run all launches once and return the nanoseconds of each; absent where they cannot be told."""
         ...

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbxtensor.errors import CaptureError
+from nbxtensor.errors import ArgumentError, CaptureError
 from nbxtensor.op import Array
 from nbxtensor.ops.launch_observer import launch_observer
 from nbxtensor.planning.dependencies import launch_dependencies
@@ -50,9 +50,22 @@ class Recording:
         """Return the number of recorded launches."""
         return len(self.program.launches)
 
-    def replay(self) -> None:
-        """Replay once on what the input buffers hold."""
-        self._replay.run()
+    def replay(self, times: int = 1) -> None:
+        """Replay on what the input buffers and the state hold; return when all is done.
+
+        Args:
+            times: Replays, one after another without the host between them: steps of a program with state.
+
+        Raises:
+            ArgumentError: ``times`` is no whole number of 1 or more.
+        """
+        if not isinstance(times, int) or times < 1:
+            raise ArgumentError(f"{self.program.plan.graph.name}: a number of replays, 1 or more. Got {times!r}.")
+        start = getattr(self._replay, "start", self._replay.run)  # a host's replay is done when it returns
+        with self.program.turn:
+            for _ in range(times - 1):
+                start()
+            self._replay.run()
 
     def profile(self) -> tuple[float, ...]:
         """Replay once, timed; return the nanoseconds of each launch, in the order of ``program.launches``.

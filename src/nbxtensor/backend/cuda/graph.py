@@ -83,10 +83,14 @@ class _Graph:
         with kernel.arguments.lock:
             self._card.driver.call("set_kernel", self._instance, node, ctypes.byref(_filled(kernel, bound)))
 
-    def run(self) -> None:
-        """Run the graph once and wait."""
+    def start(self) -> None:
+        """Run the graph once, after everything started before."""
         self._card.enter()
         self._card.driver.call("launch_graph", self._instance, self._card.stream)
+
+    def run(self) -> None:
+        """Run the graph once and wait."""
+        self.start()
         self._card.driver.call("wait_stream", self._card.stream)
 
     def _add(self, operation: str, before: Sequence[int], what: object) -> int:
@@ -136,6 +140,14 @@ class CudaReplay:
             DriverError: The driver fails, or a launch does.
         """
         self._graph.run()
+
+    def start(self) -> None:
+        """Start all launches once, after everything started before, and do not wait.
+
+        Raises:
+            DriverError: The driver fails.
+        """
+        self._graph.start()
 
     def rebind(self, number: int, arguments: Sequence[int | float]) -> None:
         """Give launch ``number`` other arguments, for the runs that follow; nothing is recorded anew.
