@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import nbxtensor as nbx
+from nbxtensor.backend import registry
 from nbxtensor.random import philox4x32
 
 COUNT = 64
 KEY = (0x243F6A88, 0x85A308D3)
 LOW = 0xFFFFFFFF
+
+
+GPU = pytest.mark.skipif(not registry.backend("cuda").count(), reason="no NVIDIA GPU here")
+
+
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, GPU])])
+def device(request):
+    return request.param
 
 
 def draw(state, x):
@@ -35,9 +45,9 @@ def wanted(start):
     return philox4x32(counters, KEY)
 
 
-def test_a_counter_in_state_advances_in_every_replay():
+def test_a_counter_in_state_advances_in_every_replay(device):
     one = nbx.Spec((1,), "uint64")
-    program = nbx.plan(nbx.trace(draw, one, state={"counter": nbx.Spec((), "uint64")})).load()
+    program = nbx.plan(nbx.trace(draw, one, state={"counter": nbx.Spec((), "uint64")}), device=device).load()
     recording = program.capture()
     x = np.zeros(1, np.uint64)
     start = 2**32 - 100  # the counter's second word changes on the way

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import nbxtensor as nbx
+from nbxtensor.backend import registry
 from nbxtensor.errors import ArgumentError, CaptureError, DtypeError, PlanError, ShapeError
 
 LENGTH, WIDTH = 8, 4
@@ -15,6 +16,14 @@ CACHE = nbx.Spec((LENGTH, WIDTH), "float32")
 ROW = nbx.Spec((1, WIDTH), "float32")
 WEIGHTS = {"w": nbx.Spec((WIDTH, WIDTH), "float32"), "v": nbx.Spec((WIDTH, WIDTH), "float32")}
 STATE = {"cache": CACHE, "position": nbx.Spec((), "int32"), "sum": ROW}
+
+
+GPU = pytest.mark.skipif(not registry.backend("cuda").count(), reason="no NVIDIA GPU here")
+
+
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, GPU])])
+def device(request):
+    return request.param
 
 
 def step(weights, state, x):
@@ -58,8 +67,8 @@ def weights():
     return {name: rng.standard_normal(spec.shape).astype(np.float32) for name, spec in WEIGHTS.items()}
 
 
-def made(fn, *specs, **kwargs):
-    return nbx.plan(nbx.trace(fn, *specs, weights=WEIGHTS, state=STATE), **kwargs)
+def made(device, fn, *specs, **kwargs):
+    return nbx.plan(nbx.trace(fn, *specs, weights=WEIGHTS, state=STATE), device=device, **kwargs)
 
 
 def row(number):
@@ -74,9 +83,9 @@ def check(program, model):
 
 @pytest.mark.parametrize("optimize", [True, False])
 @pytest.mark.parametrize("recorded", [True, False])
-def test_runs_go_on_from_what_the_run_before_left(weights, optimize, recorded):
+def test_runs_go_on_from_what_the_run_before_left(device, weights, optimize, recorded):
     """Inputs vary, nothing waits until the end, and outputs are kept over all runs: none may change later."""
-    program = made(step, ROW, optimize=optimize).load(weights)
+    program = made(device, step, ROW, optimize=optimize).load(weights)
     call = program.capture(row(99)) if recorded else program
     model = Model(weights)
     kept = [call(row(n)) for n in range(6)]
@@ -86,9 +95,9 @@ def test_runs_go_on_from_what_the_run_before_left(weights, optimize, recorded):
     check(program, model)
 
 
-def test_replays_without_inputs_advance_by_themselves(weights):
+def test_replays_without_inputs_advance_by_themselves(device, weights):
     """A position that was compiled in would write one row again and again."""
-    program = made(step, ROW).load(weights)
+    program = made(device, step, ROW).load(weights)
     recording = program.capture()
     model = Model(weights)
     program.fill((row(0),))
@@ -102,8 +111,8 @@ def test_replays_without_inputs_advance_by_themselves(weights):
         recording.replay(0)
 
 
-def test_updates_are_made_where_the_state_lies(weights):
-    plan = made(step, ROW)
+def test_updates_are_made_where_the_state_lies(device, weights):
+    plan = made(device, step, ROW)
     names = [node.op.name for node in plan.graph.nodes]
     assert "copy" not in names
     update = next(node for node in plan.graph.nodes if node.op.name == "cache_update")
@@ -112,11 +121,11 @@ def test_updates_are_made_where_the_state_lies(weights):
     assert {ref.buffer for node in plan.graph.nodes for ref in node.outputs} >= states
     assert plan.state_nbytes == 3 * 256
     assert set(plan.state) == set(STATE)
-    assert nbx.save_plan(nbx.load_plan(nbx.save_plan(plan))) == nbx.save_plan(plan)
+    assert nbx.save_plan(nbx.load_plan(nbx.save_plan(plan), device=device)) == nbx.save_plan(plan)
 
 
-def test_a_capture_leaves_the_state_as_it_was(weights):
-    program = made(step, ROW).load(weights)
+def test_a_capture_leaves_the_state_as_it_was(device, weights):
+    program = made(device, step, ROW).load(weights)
     for n in range(3):
         program(row(n))
     before = {name: tensor.copy().numpy() for name, tensor in program.state.items()}
@@ -125,8 +134,8 @@ def test_a_capture_leaves_the_state_as_it_was(weights):
         np.testing.assert_array_equal(program.state[name].numpy(), value)
 
 
-def test_a_replay_that_leaves_another_state_is_never_handed_out(weights, monkeypatch):
-    program = made(several, nbx.Spec((2, WIDTH), "float32")).load(weights)
+def test_a_replay_that_leaves_another_state_is_never_handed_out(device, weights, monkeypatch):
+    program = made(device, several, nbx.Spec((2, WIDTH), "float32")).load(weights)
     backend = program.device.backend
     real = type(backend).record
 
@@ -139,8 +148,8 @@ def test_a_replay_that_leaves_another_state_is_never_handed_out(weights, monkeyp
     assert program.state["position"].item() == 0
 
 
-def test_state_is_read_set_and_reset_between_runs(weights):
-    program = made(step, ROW).load(weights)
+def test_state_is_read_set_and_reset_between_runs(device, weights):
+    program = made(device, step, ROW).load(weights)
     assert dict(program.state) == {**program.state}
     assert list(program.state) == list(STATE)
     assert not any(tensor.numpy().any() for tensor in program.state.values())
@@ -152,7 +161,7 @@ def test_state_is_read_set_and_reset_between_runs(weights):
         program(row(n))
         model(row(n))
     check(program, model)
-    square = made(lambda w, s, x: (x, {**s, "sum": s["sum"]}), ROW).load(weights)
+    square = made(device, lambda w, s, x: (x, {**s, "sum": s["sum"]}), ROW).load(weights)
     square.state["cache"] = np.arange(32, dtype=np.float32).reshape(8, 4)
     square.state["cache"] = square.state["cache"].numpy()[::-1]
     np.testing.assert_array_equal(square.state["cache"].numpy(), np.arange(32).reshape(8, 4)[::-1])
@@ -168,9 +177,9 @@ def test_state_is_read_set_and_reset_between_runs(weights):
         program.state["cash"]
 
 
-def test_programs_share_weights_and_state(weights):
-    decode = made(step, ROW).load(weights)
-    prefill_plan = made(several, nbx.Spec((4, WIDTH), "float32"))
+def test_programs_share_weights_and_state(device, weights):
+    decode = made(device, step, ROW).load(weights)
+    prefill_plan = made(device, several, nbx.Spec((4, WIDTH), "float32"))
     live = decode.device.allocator.live
     prefill = prefill_plan.load(share=decode)
     own = prefill.device.allocator.live - live
@@ -188,13 +197,13 @@ def test_programs_share_weights_and_state(weights):
     check(prefill, model)
 
 
-def test_what_is_shared_lives_as_long_as_either_program(weights):
-    allocator = nbx.device("cpu").allocator
+def test_what_is_shared_lives_as_long_as_either_program(device, weights):
+    allocator = nbx.device(device).allocator
     gc.collect()
     before = allocator.live
-    first = made(step, ROW).load(weights)
-    second = made(step, ROW).load(share=first)
-    third = made(step, ROW).load({}, share=second)
+    first = made(device, step, ROW).load(weights)
+    second = made(device, step, ROW).load(share=first)
+    third = made(device, step, ROW).load({}, share=second)
     first(row(0))
     del first, second
     gc.collect()
@@ -212,11 +221,11 @@ def test_what_is_shared_lives_as_long_as_either_program(weights):
     assert allocator.live == before
 
 
-def test_what_cannot_be_shared_is_named(weights):
-    first = made(step, ROW).load(weights)
+def test_what_cannot_be_shared_is_named(device, weights):
+    first = made(device, step, ROW).load(weights)
 
     def refused(words, fn=step, weights_=WEIGHTS, state=STATE):
-        plan = nbx.plan(nbx.trace(fn, ROW, weights=weights_, state=state))
+        plan = nbx.plan(nbx.trace(fn, ROW, weights=weights_, state=state), device=device)
         with pytest.raises(PlanError, match=words):
             plan.load(share=first)
 
@@ -238,15 +247,16 @@ def test_what_cannot_be_shared_is_named(weights):
         return nbx.trace(lambda w, x: nbx.pad(w["w"], 1, constant_values=value) @ x,
                          nbx.Spec((6,), "float32"), weights=squares)  # fmt: skip
 
-    ones = nbx.plan(padded(1)).load(weights)
+    ones = nbx.plan(padded(1), device=device).load(weights)
     with pytest.raises(PlanError, match="made from w, is made otherwise"):
-        nbx.plan(padded(2)).load(share=ones)
-    nbx.plan(padded(1)).load(share=ones)
+        nbx.plan(padded(2), device=device).load(share=ones)
+    nbx.plan(padded(1), device=device).load(share=ones)
     with pytest.raises(ArgumentError, match="share is a program"):
-        made(step, ROW).load(share=first.plan)
+        made(device, step, ROW).load(share=first.plan)
     # Values closed over are each program's own.
     other = nbx.plan(
-        nbx.trace(lambda w, s, x: (x + nbx.asarray(row(5)), step(w, s, x)[1]), ROW, weights=WEIGHTS, state=STATE)
+        nbx.trace(lambda w, s, x: (x + nbx.asarray(row(5)), step(w, s, x)[1]), ROW, weights=WEIGHTS, state=STATE),
+        device=device,
     ).load(share=first)
     np.testing.assert_allclose(other(row(1)).numpy(), row(1) + row(5))
     assert first.state["position"].item() == 1
@@ -267,12 +277,12 @@ def test_what_a_function_with_state_returns_is_checked():
     refused(ArgumentError, "state are a mapping", lambda s, x: (x, s), state=[ROW])
 
 
-def test_a_value_that_goes_to_a_state_is_not_fused_away():
+def test_a_value_that_goes_to_a_state_is_not_fused_away(device):
     def fn(state, x):
         new = state["sum"] + x
         return nbx.relu(new) * 2.0, {"sum": new}
 
-    program = nbx.plan(nbx.trace(fn, ROW, state={"sum": ROW})).load()
+    program = nbx.plan(nbx.trace(fn, ROW, state={"sum": ROW}), device=device).load()
     total = np.zeros((1, WIDTH), np.float32)
     for n in range(3):
         total = total + row(n)
@@ -280,11 +290,11 @@ def test_a_value_that_goes_to_a_state_is_not_fused_away():
         np.testing.assert_allclose(program.state["sum"].numpy(), total, rtol=1e-6)
 
 
-def test_states_that_swap_and_constants_that_reset():
+def test_states_that_swap_and_constants_that_reset(device):
     def fn(state, x):
         return state["a"] - state["b"], {"a": state["b"], "b": state["a"], "c": nbx.ones((1, WIDTH)), "d": x}
 
-    program = nbx.plan(nbx.trace(fn, ROW, state=dict.fromkeys("abcd", ROW))).load()
+    program = nbx.plan(nbx.trace(fn, ROW, state=dict.fromkeys("abcd", ROW)), device=device).load()
     program.state["a"], program.state["b"] = row(1), row(2)
     for call in (program, program.capture(), program):
         program.state["c"] = row(9)

@@ -14,11 +14,20 @@ import pytest
 from safetensors.numpy import save_file
 
 import nbxtensor as nbx
+from nbxtensor.backend import registry
 from nbxtensor.errors import PlanError
 
 ROOT = Path(__file__).parent.parent.parent
 CONTEXT, CHUNK = 32, 8
 PROMPT = [3, 141, 59, 26, 53, 58, 97, 93, 23, 84]
+
+
+GPU = pytest.mark.skipif(not registry.backend("cuda").count(), reason="no NVIDIA GPU here")
+
+
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, GPU])])
+def device(request):
+    return request.param
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +103,10 @@ def forward(w, ids, config):
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_tokens_and_logits_are_those_of_float64(llama, tied):
+def test_tokens_and_logits_are_those_of_float64(llama, device, tied):
     config = replace(llama.SHAPES["tiny"], tied=tied)
     weights = drawn(config, llama)
-    generator = llama.Generator(config, "cpu", CONTEXT, CHUNK, weights)
+    generator = llama.Generator(config, device, CONTEXT, CHUNK, weights)
     found = generator.tokens(PROMPT, 12)
     ids = list(PROMPT)
     for token in found:
@@ -113,10 +122,10 @@ def test_tokens_and_logits_are_those_of_float64(llama, tied):
         assert got_token.item() == want.argmax()
 
 
-def test_a_chunk_is_the_same_as_its_tokens_one_by_one(llama):
+def test_a_chunk_is_the_same_as_its_tokens_one_by_one(llama, device):
     config = llama.SHAPES["tiny"]
     weights = drawn(config, llama, 1)
-    generator = llama.Generator(config, "cpu", CONTEXT, CHUNK, weights)
+    generator = llama.Generator(config, device, CONTEXT, CHUNK, weights)
     following = generator.read(PROMPT)
     count = len(PROMPT)
     chunked = {name: np.array(value.numpy()) for name, value in generator.step.state.items()}
@@ -133,10 +142,10 @@ def test_a_chunk_is_the_same_as_its_tokens_one_by_one(llama):
             assert np.abs(one_by_one).min(axis=(0, 1, 3)).all()
 
 
-def test_replays_run_on_without_the_host(llama):
+def test_replays_run_on_without_the_host(llama, device):
     """Nothing is read or waited for between steps, and outputs kept over replays stay what they were."""
     config = llama.SHAPES["tiny"]
-    generator = llama.Generator(config, "cpu", CONTEXT, CHUNK, drawn(config, llama, 2))
+    generator = llama.Generator(config, device, CONTEXT, CHUNK, drawn(config, llama, 2))
     want = generator.tokens(PROMPT, 10)
     generator.step.state.reset()
     generator.read(PROMPT)
@@ -145,22 +154,22 @@ def test_replays_run_on_without_the_host(llama):
     assert [int(logits.numpy().argmax()) for _, logits in kept] == want[1:]
 
 
-def test_one_set_of_weights_and_one_cache(llama):
+def test_one_set_of_weights_and_one_cache(llama, device):
     config = llama.SHAPES["tiny"]
-    step = llama.build(config, context=CONTEXT)
-    plan = llama.plan_prefill(config, context=CONTEXT, chunk=CHUNK)
+    step = llama.build(config, device, CONTEXT)
+    plan = llama.plan_prefill(config, device, CONTEXT, CHUNK)
     step.device.allocator.trim()  # so that no block is larger than asked for
     live = step.device.allocator.live
     chunk = plan.load(share=step)
     assert chunk.device.allocator.live - live < plan.peak + 4096
     assert chunk.state["keys.1"].storage.address == step.state["keys.1"].storage.address
     with pytest.raises(PlanError, match=r"keys\.0"):
-        llama.plan_prefill(config, context=2 * CONTEXT, chunk=CHUNK).load(share=step)
+        llama.plan_prefill(config, device, 2 * CONTEXT, CHUNK).load(share=step)
 
 
-def test_a_layer_is_nine_nodes_and_no_cache_is_copied(llama):
+def test_a_layer_is_nine_nodes_and_no_cache_is_copied(llama, device):
     config = llama.SHAPES["tiny"]
-    plan = llama.plan_decode(config, context=CONTEXT)
+    plan = llama.plan_decode(config, device, CONTEXT)
     names = [node.op.name for node in plan.graph.nodes]
     assert "copy" not in names
     assert "cache_update" not in names
@@ -181,7 +190,7 @@ def test_the_shapes_have_the_published_numbers_of_weights(llama):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("sharded", [False, True])
-def test_a_folder_in_the_hugging_face_layout(llama, tmp_path, dtype, sharded):
+def test_a_folder_in_the_hugging_face_layout(llama, device, tmp_path, dtype, sharded):
     tiny = llama.SHAPES["tiny"]
     weights = drawn(tiny, llama, 3)
     if dtype == "bfloat16":
@@ -207,7 +216,7 @@ def test_a_folder_in_the_hugging_face_layout(llama, tmp_path, dtype, sharded):
     (tmp_path / "config.json").write_text(json.dumps(given))
     config = llama.read_config(tmp_path)
     assert config == replace(tiny, dtype=dtype)
-    generator = llama.Generator(config, "cpu", CONTEXT, CHUNK, llama.read_weights(tmp_path))
+    generator = llama.Generator(config, device, CONTEXT, CHUNK, llama.read_weights(tmp_path))
     generator.read(PROMPT)
     _, logits = generator.recording()
     ids = [*PROMPT, forward(weights, PROMPT, config)[-1].argmax()]
@@ -229,8 +238,8 @@ def test_a_folder_in_the_hugging_face_layout(llama, tmp_path, dtype, sharded):
         llama.read_config(tmp_path)
 
 
-def test_prompts_that_do_not_fit_are_refused(llama):
-    generator = llama.Generator(llama.SHAPES["tiny"], "cpu", CONTEXT, CHUNK)
+def test_prompts_that_do_not_fit_are_refused(llama, device):
+    generator = llama.Generator(llama.SHAPES["tiny"], device, CONTEXT, CHUNK)
     with pytest.raises(ValueError, match="1 to 32 tokens"):
         generator.read([])
     with pytest.raises(ValueError, match="within 32"):
