@@ -32,8 +32,8 @@ def target(vendor: str, name: str) -> Target:
         MissingFactError: There is no such device file.
 
     >>> h200 = target("nvidia", "h200")
-    >>> h200.backend, h200.arch, h200.fact("memory.copy_bandwidth")
-    ('cuda', 'sm_90', 4280000000000)
+    >>> h200.backend, h200.arch, h200.fact("memory.bandwidth")
+    ('cuda', 'sm_90', 4800000000000)
     """
     facts = device_files.facts(vendor, name)
     features = {*facts["dtypes.computed"], *facts.get("cpu.features", ())}

@@ -64,8 +64,8 @@ def fact(vendor: str, name: str, path: str) -> Any:
     Raises:
         MissingFactError: The file does not state it: nobody knows, and nothing is guessed.
 
-    >>> fact("nvidia", "h200", "memory.copy_bandwidth")
-    4280000000000
+    >>> fact("nvidia", "h200", "memory.bandwidth")
+    4800000000000
     """
     found = facts(vendor, name)
     if path not in found:
@@ -94,8 +94,8 @@ def source(vendor: str, name: str, path: str) -> str:
     Raises:
         MissingFactError: The file states no such number.
 
-    >>> source("nvidia", "h200", "memory.copy_bandwidth")[:19]
-    'measured 2026-11-30'
+    >>> source("nvidia", "h200", "memory.copy_bandwidth")[:8]
+    'measured'
     """
     fact(vendor, name, path)
     sources = sources_of(_description(vendor, name), where=f"{vendor}/{name}.yml")

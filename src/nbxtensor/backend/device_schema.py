@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -9,7 +10,7 @@ from typing import Any, Literal, cast
 from nbxtensor.dtype.itemsize import names as dtype_names
 from nbxtensor.errors import FormatError
 
-__all__ = ["FIELDS", "Field", "check", "leaves", "sources_of"]
+__all__ = ["FIELDS", "Field", "check", "field_of", "leaves", "sources_of"]
 
 Kind = Literal["text", "texts", "flag", "number", "numbers", "dtypes"]
 
@@ -39,18 +40,33 @@ FIELDS: Mapping[str, Field] = {
     "memory.bytes": Field("number", "size of the device's memory"),
     "memory.bandwidth": Field("number", "bytes per second of the memory interface, as the vendor states it"),
     "memory.copy_bandwidth": Field("number", "bytes per second, read and written, of a large device copy, as measured"),
+    "memory.read_bandwidth": Field("number", "bytes per second of reading memory alone, as measured"),
     "memory.l2_nbytes": Field("number", "bytes of the last cache that all units share"),
+    "memory.l2_usable_nbytes": Field("number", "most bytes that come from that cache when read again, as measured"),
+    "memory.l2_bandwidth": Field("number", "bytes per second of reading what that cache holds, as measured"),
+    "memory.l2_copy_bandwidth": Field("number", "bytes per second, read and written, of a copy in it, as measured"),
+    "memory.unit_bandwidth": Field("number", "bytes per second that one unit reads from it at most, as measured"),
+    "memory.latency_ns": Field("number", "nanoseconds from a load to one that needs it, from memory, as measured"),
+    "memory.l2_latency_ns": Field("number", "nanoseconds from a load to one that needs it, from it, as measured"),
+    "memory.granule_nbytes": Field("number", "bytes that the driver hands out memory in, as measured"),
     "memory.max_shared_memory_per_block": Field("number", "bytes of shared memory that one program can be given"),
     "memory.max_registers_per_block": Field("number", "32-bit registers that one program can be given"),
     "memory.warp_size": Field("number", "threads that run one instruction together"),
     "compute.units": Field("number", "multiprocessors, compute units or GPU cores"),
     "compute.matrix_flops.*": Field("number", "operations per second of the matrix unit, dense, by operand dtype"),
     "compute.vector_flops.*": Field("number", "operations per second of the other units (an FMA counts two), by dtype"),
+    "rates.matrix.*": Field("number", "operations per second that the library's products reach, as measured"),
+    "rates.vector.*": Field("number", "multiplications and additions per second, one by one, as measured"),
+    "steps.*.alone_ps": Field("number", "picoseconds of a step of a program alone on a unit, as measured"),
+    "steps.*.full_ps": Field("number", "picoseconds of it that each program adds on a unit that is full, as measured"),
     "compute.matrix_tile": Field("numbers", "m, n, k of the float16 matrix instruction that kernels are tiled by"),
     "dispatch.max_grid": Field("numbers", "programs along the three axes of a launch"),
+    "dispatch.programs_per_second": Field("number", "programs of 128 threads that the device starts, as measured"),
     "dispatch.max_threads_per_block": Field("number", "threads of one program"),
     "launch.eager_ns": Field("number", "nanoseconds that a launch costs the host, as measured"),
+    "launch.round_ns": Field("number", "nanoseconds of a sum over a program that waits for the last, as measured"),
     "launch.recorded_ns": Field("number", "nanoseconds that a launch takes inside a recording, as measured"),
+    "launch.early_ns": Field("number", "the same where it starts before the launch before it is done, as measured"),
     "cpu.vector_bits": Field("number", "width of a vector register"),
     "cpu.lanes_f32": Field("number", "float32 elements of a vector register"),
     "cpu.registers": Field("number", "vector registers"),
@@ -62,7 +78,14 @@ FIELDS: Mapping[str, Field] = {
 }
 """Every field by its path; ``*`` stands for a dtype (or "tensorfloat32", the rounding of float32 operands)."""
 
-_GROUPS = frozenset(path.rpartition(".")[0] for path in FIELDS if "." in path) | {"compute"}
+_STEP = re.compile(r"steps\.\w+\.(alone_ps|full_ps)")
+
+
+def field_of(path: str) -> Field | None:
+    """Return the field that a path of a description is of; None where there is no such field."""
+    if _STEP.fullmatch(path):
+        return FIELDS[f"steps.*.{path.rpartition('.')[2]}"]
+    return FIELDS.get(path) or FIELDS.get(f"{path.rpartition('.')[0]}.*")
 
 
 def check(description: Mapping[str, Any], *, where: str) -> None:
@@ -120,11 +143,11 @@ def sources_of(description: Mapping[str, Any], *, where: str) -> dict[str, str]:
 
 
 def _check_field(path: str, value: Any, where: str) -> None:
-    group, _, last = path.rpartition(".")
-    field = FIELDS.get(path) or FIELDS.get(f"{group}.*")
+    last = path.rpartition(".")[2]
+    field = field_of(path)
     if field is None:
         raise FormatError(f"{where}: no such field. Got {path}. The fields are in backend/device_schema.py.")
-    if path not in FIELDS and last != "tensorfloat32":
+    if path not in FIELDS and last != "tensorfloat32" and not _STEP.fullmatch(path):
         _check_dtypes([last], path, where)
     good = {
         "text": isinstance(value, str) and value != "",

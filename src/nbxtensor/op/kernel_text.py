@@ -32,6 +32,7 @@ class KernelText:
         arguments: Pointers and numbers, in the order of the kernel's parameters.
         constants: Parameters fixed at compilation.
         imports: Import lines beside Triton's own.
+        rounds: What a program does one after another at least (`Launch.rounds`).
     """
 
     def __init__(self, name: str, *, wide: bool = False) -> None:
@@ -44,6 +45,7 @@ class KernelText:
         self.arguments: dict[str, Argument] = {}
         self.constants: dict[str, int] = {}
         self.imports: list[str] = []
+        self.rounds: int = 1
         self.long = ".to(tl.int64)" if wide else ""
         self._name = name
         self._sizes: dict[str, int] = {}
@@ -101,4 +103,5 @@ class KernelText:
         imports = dict.fromkeys(["import triton", "import triton.language as tl", *self.imports])
         text = [*imports, "", "", "@triton.jit", f"def {self._name}({', '.join(parameters)}):", *self._lines, ""]
         source = Source(self._name, "\n".join(text))
-        return Launch(source, (programs,), {**self.arguments, **self._sizes}, dict(self.constants), warps=warps)
+        arguments = {**self.arguments, **self._sizes}
+        return Launch(source, (programs,), arguments, dict(self.constants), warps=warps, rounds=self.rounds)

@@ -138,6 +138,9 @@ class Launch:
             a ``tl`` type as ``"tl.float32"``, the name of a device function as ``"fn:relu"``, or `Source`.
         warps: Warps per program, where the device has them.
         stages: Depth of software pipelining, where the device has it.
+        rounds: What a program does one after another at least, each waiting for what the one before brought: a load,
+            a turn of a loop of loads that are asked for together, a sum over the whole program. A price rests on it.
+        step: Name of what each round is ("bfloat16 128x128x64 w8 s3"), where devices may state what it takes.
     """
 
     kernel: str | Source
@@ -146,6 +149,8 @@ class Launch:
     constants: Mapping[str, Any] = field(default_factory=lambda: _EMPTY)
     warps: int = 4
     stages: int = 2
+    rounds: int = 1
+    step: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,4 +70,5 @@ def _next(places: list[int], place: int) -> int:
 
 def _touched(node: Node, step: PlanStep) -> int:
     refs = (*node.operands.values(), *node.outputs)
-    return sum(distinct_nbytes(ref.spec) for ref in refs) + sum(b.nbytes for b in step.cost.buffers)
+    whole = sum(distinct_nbytes(ref.spec) for ref in refs) + sum(b.nbytes for b in step.cost.buffers)
+    return min(whole, step.cost.read + step.cost.written)  # a lookup touches some rows of a table

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
 
 from nbxtensor.dtype.itemsize import bits, facts, kind
 from nbxtensor.op import Target
 from nbxtensor.planning.caching import CachedShare, cached_shares
 from nbxtensor.planning.graph import Graph, Node
 from nbxtensor.planning.steps import PlanStep, family
+from nbxtensor.planning.waves import Bound, Moved, has_waves, waves
 
 __all__ = ["Cause", "Price", "Priced", "price_graph"]
 
-Cause = Literal["memory", "vector", "matrix", "launch"]
+Cause = Bound
 """What bounds a time: bytes moved, arithmetic of the vector or the matrix units, or the cost of launching."""
 
 
@@ -107,12 +107,16 @@ def price_graph(graph: Graph, steps: Sequence[PlanStep], target: Target) -> Pric
     A node takes the longer of its arithmetic and its memory traffic, and beside that the cost of its launches:
 
     - Traffic at ``memory.copy_bandwidth`` (bytes read plus bytes written, per second). What provably stays in cache
-      (`cached_shares`) is at ``memory.l2_bandwidth``, where the target states that and ``memory.l2_nbytes``.
+      (`cached_shares`) is at ``memory.l2_bandwidth``, where the target states that and ``memory.l2_usable_nbytes`` or
+      ``memory.l2_nbytes``.
     - Arithmetic at ``rates.matrix.<dtype>`` of the dtype the kernel declares for the matrix unit, where the device's
       takes it; else at ``rates.vector.<dtype>`` of the widest float the node computes in, floats of 16 bits or fewer
       computing as float32 (flop/s of the whole device). Integers at the rate of their dtype where the target states
       one, and else at that of float32, whose lanes do them.
     - Each launch at ``launch.seconds``.
+
+    Where a target states how it starts programs, reads from its units and waits for memory (`waves.has_waves`), a node
+    takes what `waves.waves` says instead: on a device of many units most nodes are bound by neither rate.
 
     Those are measured. Where a target has none, what its device file states stands in: ``memory.bandwidth``,
     ``compute.matrix_flops.<dtype>``, ``compute.vector_flops.<dtype>`` and ``launch.recorded_ns``; a price from a
@@ -123,8 +127,9 @@ def price_graph(graph: Graph, steps: Sequence[PlanStep], target: Target) -> Pric
     """
     shares: Sequence[CachedShare] = (CachedShare(0.0, 0.0),) * len(graph.nodes)
     known = _Facts(target)
-    if known.has("memory.l2_nbytes") and known.has("memory.l2_bandwidth"):
-        shares = cached_shares(graph, steps, int(known("memory.l2_nbytes")))
+    cache = "memory.l2_usable_nbytes" if known.has("memory.l2_usable_nbytes") else "memory.l2_nbytes"
+    if known.has(cache) and known.has("memory.l2_bandwidth"):
+        shares = cached_shares(graph, steps, int(known(cache)))
     parts = zip(graph.nodes, steps, shares, strict=True)
     nodes = tuple(_node(node, step, share, known) for node, step, share in parts)
     families: dict[str, list[Priced]] = {}
@@ -165,23 +170,28 @@ class _Facts:
 
 def _node(node: Node, step: PlanStep, share: CachedShare, known: _Facts) -> Priced:
     cost = step.cost
-    cached = int(cost.read * share.read) + int(cost.written * share.written)
-    memory = _time(cost.read + cost.written - cached, known, "memory.copy_bandwidth")
-    memory += _time(cached, known, "memory.l2_bandwidth")
     matrix = cost.matrix
     if matrix and not known.has(f"rates.matrix.{matrix}") and known.has(f"rates.vector.{matrix}"):
         matrix = None  # the device's matrix unit does not take the dtype: its vector units do the work
     unit: Cause = "vector" if matrix is None else "matrix"
-    arithmetic = 0.0
-    if cost.flops:
-        dtype = matrix or _vector_dtype(node, known)
-        arithmetic = _time(cost.flops, known, f"rates.{unit}.{dtype}")
-    launch = len(step.launches) * known("launch.seconds") if step.launches else 0.0
-    busy = max(memory, arithmetic)
-    limit: Cause = "launch" if launch > busy else unit if arithmetic > memory else "memory"
-    return Priced(
-        node.op.name, 1, len(step.launches), cost.flops, cost.read, cost.written, cached, busy + launch, limit
-    )
+
+    def rate() -> float:
+        return known(f"rates.{unit}.{matrix or _vector_dtype(node, known)}")
+
+    read, written = int(cost.read * share.read), int(cost.written * share.written)
+    cached = read + written
+    if step.launches and has_waves(known):
+        moved = Moved(cost.read - read, cost.written - written, read, written)
+        seconds, limit = waves(step.launches, moved, cost.flops, rate, unit, known)
+    else:
+        memory = _time(cost.read + cost.written - cached, known, "memory.copy_bandwidth")
+        memory += _time(cached, known, "memory.l2_bandwidth")
+        arithmetic = cost.flops / rate() if cost.flops else 0.0
+        launch = len(step.launches) * known("launch.seconds") if step.launches else 0.0
+        busy = max(memory, arithmetic)
+        limit = "launch" if launch > busy else unit if arithmetic > memory else "memory"
+        seconds = busy + launch
+    return Priced(node.op.name, 1, len(step.launches), cost.flops, cost.read, cost.written, cached, seconds, limit)
 
 
 def _time(amount: int, known: _Facts, rate: str) -> float:

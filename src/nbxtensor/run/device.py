@@ -35,11 +35,14 @@ class Device:
         self.target: Target = backend.target(index)
         self.allocator: Allocator = Allocator(f"{backend.name}:{index}", backend.memory(index))
 
-    def measure(self) -> Target:
+    def measure(self, *, anew: bool = False) -> Target:
         """Return the target with facts measured on this machine: bandwidths, rates, launch cost.
 
-        They are measured once (about half a second of full load) and kept in the cache directory; plans made from
-        now on are priced by them.
+        They are measured once (about half a second of full load, on a GPU some seconds) and kept in the cache
+        directory; plans made from now on are priced by them.
+
+        Args:
+            anew: Whether to measure again what is kept.
 
         Raises:
             UnsupportedError: The backend cannot measure its devices.
@@ -47,8 +50,14 @@ class Device:
         measured = getattr(self.backend, "measured_facts", None)
         if measured is None:
             raise UnsupportedError(f"measure: {self} cannot be measured. Its facts are those of its device file.")
-        measured(create=True)
+        found = measured(self.index, create=True, anew=anew)
         self.target = self.backend.target(self.index)
+        keep = getattr(self.backend, "keep_facts", None)
+        if keep is not None and not any(name.startswith("rates.matrix.") for name in found):
+            from nbxtensor.run.measuring import product_rates
+
+            keep(self.index, product_rates(self))
+            self.target = self.backend.target(self.index)
         return self.target
 
     @property

@@ -88,17 +88,23 @@ class CpuBackend:
         facts = {**device_files.facts(self.name, level.replace("-", "_")), **self.measured_facts()}
         return Target(self.name, level, usable(levels.features()), MappingProxyType(facts))
 
-    def measured_facts(self, *, create: bool = False) -> Mapping[str, Any]:
+    def measured_facts(self, index: int = 0, *, create: bool = False, anew: bool = False) -> Mapping[str, Any]:
         """Return the numbers measured on this kind of processor with the pool's number of threads.
 
         They are measured once and kept in the cache directory; empty where that has not happened.
 
         Args:
+            index: 0.
             create: Whether to measure what was not measured before, which keeps the processor busy for half a second.
+            anew: Whether to measure again what was.
+
+        Raises:
+            MissingFactError: ``index`` is not 0.
         """
+        self._only(index)
         workers = self._threads()
         facts = stored_facts(workers)
-        if not facts and create:
+        if anew or (create and not facts):
             from nbxtensor.backend.cpu.codegen import object_code
             from nbxtensor.backend.cpu.measure import measure
 

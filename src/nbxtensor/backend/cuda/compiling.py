@@ -5,9 +5,9 @@ launch"), if it waits for that one before it touches memory that a launch writes
 
 * A kernel that knows nothing of it is given the two instructions as its first: it waits until the launches before it
   are done and their results can be seen (``griddepcontrol.wait``), and then lets the next launch start
-  (``griddepcontrol.launch_dependents``). In this order no more than one launch stands ready: were the next let in first,
-  it would let in the one after it, and so on, until waiting programs hold most of the units and those of a launch that
-  runs are crowded on the few that are left (measured on an H200: up to twice the time).
+  (``griddepcontrol.launch_dependents``). In this order no more than one launch stands ready: were the next let in
+  first, it would let in the one after it, and so on, until waiting programs hold most of the units and those of a
+  launch that runs are crowded on the few that are left (measured on an H200: up to twice the time).
 * A kernel with a parameter ``PDL: tl.constexpr`` places them itself. No launch names the constant; it is true here for
   compute capability 9.0 and later, and false for every other target and backend::
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 from nbxtensor.backend.abi import Driver
 from nbxtensor.backend.abi_memory import AbiMemory
-from nbxtensor.backend.contract import Bound, Compiled, KernelRequest
+from nbxtensor.backend.contract import Backend, Bound, Compiled, KernelRequest
 from nbxtensor.backend.cuda.card import Card
 from nbxtensor.backend.cuda.compiling import compile_kernel, compile_options
-from nbxtensor.backend.cuda.facts import card_target
+from nbxtensor.backend.cuda.facts import card_target, driver_text
 from nbxtensor.backend.cuda.graph import CudaReplay
 from nbxtensor.backend.cuda.libcuda import CUDA, DEVICE_OF_ADDRESS
 from nbxtensor.backend.cuda.loaded import CudaKernel, cuda_kernel
 from nbxtensor.backend.forks import in_child
+from nbxtensor.backend.kept_facts import keep_facts, kept_facts
 from nbxtensor.backend.kernel_cache import KernelCache
 from nbxtensor.backend.kernel_source import kernel_key
 from nbxtensor.errors import ArgumentError, DriverError, MissingFactError, UnsupportedError
@@ -73,8 +77,56 @@ class CudaBackend:
         found = self._targets.get(index)
         if found is None:
             found = card_target(self._driver, self._driver.integer("device", index))
-            self._targets[index] = found
+            facts = {**found.facts, **kept_facts(str(found.fact("name")), {"arch": found.arch})}
+            found = self._targets[index] = replace(found, facts=MappingProxyType(facts))
         return found
+
+    def measured_facts(self, index: int = 0, *, create: bool = False, anew: bool = False) -> Mapping[str, Any]:
+        """Return the numbers measured on the kind of card that a device is; empty where that has not happened.
+
+        They are measured once and kept in the cache directory; `target` has them from then on.
+
+        Args:
+            index: The device.
+            create: Whether to measure what was not measured before, which keeps the device busy for some seconds.
+            anew: Whether to measure again what was.
+
+        Raises:
+            MissingFactError: There is no such device.
+            DriverError: The driver fails.
+        """
+        target = self.target(index)
+        name, about = str(target.fact("name")), {"arch": target.arch}
+        facts = kept_facts(name, about)
+        if anew or (create and not facts):
+            from nbxtensor.backend.cuda.measure import measure
+
+            facts = measure(cast("Backend", self), index)
+            keep_facts(name, about, facts)
+            self._targets.pop(index, None)
+        return facts
+
+    def keep_facts(self, index: int, facts: Mapping[str, Any]) -> None:
+        """Keep more numbers measured on a device, beside those that `measured_facts` has.
+
+        Raises:
+            MissingFactError: There is no such device.
+            OSError: The cache directory cannot be written.
+        """
+        target = self.target(index)
+        name, about = str(target.fact("name")), {"arch": target.arch}
+        keep_facts(name, about, {**kept_facts(name, about), **facts})
+        self._targets.pop(index, None)
+
+    def driver_version(self) -> str:
+        """Return the release of the driver, as far as it is told.
+
+        Raises:
+            MissingFactError: There is no driver.
+            DriverError: The driver fails.
+        """
+        self._check(0)
+        return driver_text(self._driver)
 
     def memory(self, index: int = 0) -> AbiMemory:
         """Return the memory of a device.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import re
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -13,9 +15,10 @@ from nbxtensor.backend.device_names import recognise
 from nbxtensor.errors import MissingFactError
 from nbxtensor.op import Target
 
-__all__ = ["card_name", "card_target", "computed"]
+__all__ = ["card_name", "card_target", "computed", "driver_text"]
 
 _LONGEST_NAME = 256
+_RELEASE_FILE = Path("/proc/driver/nvidia/version")
 # Dtypes and the compute capability from which on there are instructions for them.
 # Source: CUDA C++ Programming Guide, Compute Capabilities; PTX ISA, instructions cvt and mma.
 _COMPUTED = (
@@ -44,6 +47,22 @@ def card_name(driver: Driver, device: int) -> str:
     text = ctypes.create_string_buffer(_LONGEST_NAME)
     driver.call("device_name", text, _LONGEST_NAME, device)
     return text.value.decode(errors="replace")
+
+
+def driver_text(driver: Driver) -> str:
+    """Return the release of the driver, where the system tells, and of the interface that it has.
+
+    Raises:
+        DriverError: The driver fails.
+    """
+    number = driver.integer("driver_version")
+    interface = f"CUDA {number // 1000}.{number % 1000 // 10}"
+    try:
+        text = _RELEASE_FILE.read_text(encoding="utf-8")
+    except OSError:
+        return interface
+    found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)
+    return f"{found[0]} ({interface})" if found else interface
 
 
 def card_target(driver: Driver, device: int) -> Target:

@@ -106,6 +106,7 @@ class _Writer:
         groups = group_count(call)
         programs = text.split([("group", groups, text.size("groups", groups)), ("entry", call["x"].shape[0], "")])
         text.line("count = n * c")
+        text.rounds += 2  # sums over a group
         shape = "(TALL, LENGTH)" if self.last else "(LENGTH, TALL)"
         if self.whole:
             with self.walk():

@@ -148,6 +148,7 @@ class _Writer:
                 text.line(f"centre = {self.spread('origin')}")
             self.total(step, f"p{number}")
             text.line(f"total = tl.reduce(total, {axis}, f.{step.combine})")
+            text.rounds += 1
             text.line(f"origin = f.{step.finish}(total, origin, p{number})")
         result = "origin != 0" if walk.target.dtype == "bool" else f"tl.cast(origin, tl.{walk.target.dtype})"
         text.line(f"tl.store(place{' + piece' if walk.pieces > 1 else ''}, {result}{keep})")
@@ -205,9 +206,11 @@ class _Writer:
         with contextlib.ExitStack() as loops:
             if "others" in self.loops:
                 loops.enter_context(text.block(f"for other in range({ranges['others']}):"))
+                text.rounds += self.loops["others"] // (walk.pieces if self.cut == "others" else 1)
             start = "0"
             if self.loops["n"] > tile.length or self.cut == "n":
                 loops.enter_context(text.block(f"for start in range({ranges['n']}, LENGTH):"))
+                text.rounds += -(-self.loops["n"] // tile.length // (walk.pieces if self.cut == "n" else 1))
                 start = "start"
             self.load(start)
             text.line(f"total = f.{step.combine}(total, {self.lifted(step, number)})")

@@ -1,0 +1,64 @@
+"""What was measured on a machine's devices: one file each, beside the compiled kernels."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import platform
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from nbxtensor.backend.device_names import arch_string
+from nbxtensor.settings import cache_directory
+
+__all__ = ["keep_facts", "kept_facts", "kept_path"]
+
+_FORMAT = 1
+
+
+def kept_path(device: str) -> Path:
+    """Return the file of what was measured on the devices called ``device``."""
+    return cache_directory() / "measured" / f"{arch_string(device)}.yml"
+
+
+def kept_facts(device: str, about: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the facts that `keep_facts` kept for ``device`` with the same ``about``; empty when there are none."""
+    try:
+        document = yaml.safe_load(kept_path(device).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError):
+        return {}
+    if not isinstance(document, dict):
+        return {}
+    found = cast("dict[str, Any]", document)
+    if found.get("format") != _FORMAT or any(found.get(name) != value for name, value in about.items()):
+        return {}
+    return found["facts"]
+
+
+def keep_facts(device: str, about: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """Keep facts for `kept_facts`, with the date and the versions that measured them.
+
+    Args:
+        device: Name of the device, as its driver or the system gives it, with what else the facts depend on.
+        about: What they hold for: the fields have to be the same when they are read.
+        facts: The facts.
+
+    Raises:
+        OSError: The cache directory cannot be written.
+    """
+    document = {
+        "format": _FORMAT,
+        **about,
+        "date": datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat(),
+        "versions": {"nbxtensor": importlib.metadata.version("nbxtensor"), "system": platform.release()},
+        "facts": dict(facts),
+    }
+    path = kept_path(device)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{time.monotonic_ns()}")
+    temporary.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    temporary.replace(path)

@@ -1,0 +1,5 @@
+"""The `nbxtensor` command."""
+
+from nbxtensor.cli.command import main
+
+__all__ = ["main"]

@@ -1,0 +1,135 @@
+"""Times of single calls on a device, and the rates that only the library's own products can tell."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbxtensor.backend.contract import Bound, Replay
+from nbxtensor.dtype.convert import convert
+from nbxtensor.dtype.itemsize import kind
+from nbxtensor.op import Call, Pointer, Spec
+from nbxtensor.ops.matmul.op import matmul
+from nbxtensor.run.binding import prepare
+
+if TYPE_CHECKING:
+    from nbxtensor.run.device import Device
+
+__all__ = ["call_seconds", "product_rates"]
+
+_SIDES: Mapping[str, int] = {"float16": 8192, "bfloat16": 8192, "float32": 4096, "float64": 2048, "int8": 4096}
+# Rows, columns and depth of the product that is timed for each dtype: it takes far longer than starting it.
+_RUNS = 7
+_TURN_SECONDS = 4e-3  # what a run is filled up to with calls
+_MOST_LAUNCHES = 4000
+_ALIGNMENT = 512
+_NOISE = 1 << 20  # random values; operands repeat them
+
+
+def product_rates(device: Device, sides: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Measure the library's matrix products on ``device``, in about a second beside compilation.
+
+    Args:
+        device: The device.
+        sides: Rows, columns and depth of the product, by dtype; left out, a large one of each dtype that the device
+            computes.
+
+    Returns:
+        "rates.matrix.<dtype>" by name: operations per second; a multiplication and an addition are two.
+
+    Raises:
+        OutOfMemoryError: There is no room for the operands.
+        NbxError: The device fails.
+    """
+    if sides is None:
+        sides = {dtype: side for dtype, side in _SIDES.items() if dtype in device.target.features}
+    rates: dict[str, int] = {}
+    for dtype, side in sides.items():
+        operand = Spec((side, side), dtype)
+        params = {"dtype": None, "epilogue": None, "extras": (), "scalars": ()}
+        call = matmul.op.call({"x": operand, "y": operand}, params, device.target)
+        rates[f"rates.matrix.{dtype}"] = round(2 * side**3 / call_seconds(device, call))
+    return rates
+
+
+def call_seconds(device: Device, call: Call, *, apart: int = 0) -> float:
+    """Return the median seconds that a call takes inside a recording, as one of many like it.
+
+    Operands hold random numbers; integers among them are 0, so that indices are in range.
+
+    Args:
+        device: Where it runs; the call's target is its.
+        call: The call.
+        apart: Where it is above 0, calls take turns on operands and results of their own, at least as many bytes in
+            all: nothing is found in a cache that is smaller. Left out, every call finds what the one before touched.
+
+    Raises:
+        UnsupportedError: No kernel serves the call.
+        CompileError: A kernel does not compile.
+        OutOfMemoryError: There is no room for the operands.
+    """
+    kernel = call.op.kernel(call)
+    launches = kernel.launch(call)
+    aligned = {("input", name): _rounded(spec.nbytes) for name, spec in call.inputs.items()}
+    aligned |= {("output", index): _rounded(spec.nbytes) for index, spec in enumerate(call.outputs)}
+    aligned |= {("workspace", buffer.name): _rounded(buffer.nbytes) for buffer in kernel.cost(call).buffers}
+    nbytes = sum(aligned.values())
+    places = max(1, -(-apart // max(nbytes, 1)))
+    prepared = prepare(call, kernel, launches, device.backend, device.index, bake=True, aligned=lambda _: True)
+    memory = device.backend.memory(device.index)
+    block = memory.allocate(places * nbytes, _ALIGNMENT)
+    try:
+        bounds: list[Bound] = []
+        for place in range(places):
+            where: dict[tuple[str, str | int], int] = {}
+            at = block + place * nbytes
+            for key, size in aligned.items():
+                where[key] = at
+                at += size
+            for name, spec in call.inputs.items():
+                _fill(device, where["input", name], spec)
+
+            def resolve(pointer: Pointer, where: Mapping[tuple[str, str | int], int] = where) -> int:
+                return where[pointer.role, pointer.key]
+
+            bounds += [each.bind(resolve) for each in prepared]
+        return _seconds(device, bounds, places)
+    finally:
+        device.backend.synchronize(device.index)
+        memory.free(block)
+
+
+def _seconds(device: Device, bounds: Sequence[Bound], calls: int) -> float:
+    """Return the seconds of each of ``calls`` calls: what twice as many turns of them take longer."""
+    took = _clock(device.backend.record(bounds, device.index))
+    turns = max(1, min(round(_TURN_SECONDS / took), _MOST_LAUNCHES // max(len(bounds), 1)))
+    one, two = (device.backend.record(list(bounds) * n, device.index) for n in (turns, 2 * turns))
+    samples = [_clock(two) - _clock(one) for _ in range(_RUNS)]
+    return max(statistics.median(samples) / (turns * calls), 1e-12)
+
+
+def _clock(replay: Replay) -> float:
+    replay.run()
+    began = time.perf_counter()
+    replay.run()
+    return time.perf_counter() - began
+
+
+def _rounded(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _fill(device: Device, address: int, spec: Spec) -> None:
+    memory = device.backend.memory(device.index)
+    if kind(spec.dtype) != "float" and spec.dtype != "int8":
+        memory.fill(address, 0, spec.nbytes)
+        return
+    values = np.random.default_rng(0).standard_normal(_NOISE, np.float32)
+    carried = values * 50 if spec.dtype == "int8" else values
+    noise = convert(carried, "float32", spec.dtype).data.cast("B")
+    for start in range(0, spec.nbytes, noise.nbytes):
+        memory.copy_in(address + start, noise[: spec.nbytes - start])
