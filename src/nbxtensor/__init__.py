@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from nbxtensor.capture import (
         Program,
         Recording,
+        State,
         load_plan,
         plan,
         save_plan,
@@ -232,7 +233,7 @@ __version__ = "0.0.1"
 _PLACES = {
     name: module
     for module, names in {
-        "nbxtensor.capture": "Program Recording load_plan plan save_plan",
+        "nbxtensor.capture": "Program Recording State load_plan plan save_plan",
         "nbxtensor.op": "Spec",
         "nbxtensor.ops.attention.op": "attention",
         "nbxtensor.ops.index.cache": "cache_update",
@@ -285,6 +286,7 @@ __all__ = [
     "Program",
     "Recording",
     "Spec",
+    "State",
     "Tensor",
     "abs",
     "acos",
