@@ -214,6 +214,33 @@ def test_a_parked_block_larger_than_a_lowered_limit_has_room_for_is_not_handed_o
     del rest, small
 
 
+def test_a_large_block_past_the_share_is_returned_to_the_device_at_once():
+    card = Card(8 << 20)
+    allocator = Allocator("card:0", card)
+    large = allocator.allocate(4 << 20)
+    del large
+    assert card.used == 0
+
+
+def test_few_small_blocks_wait_to_be_parked():
+    card = Card(8 << 20)
+    allocator = Allocator("card:0", card)
+    held = [allocator.allocate(1 << 16) for _ in range(100)]
+    del held[:]
+    assert card.used <= (2 << 20) + 64 * (1 << 16)  # a quarter of the card, and those on their way
+    assert (allocator.live, allocator.parked, card.used) == (0, 2 << 20, 2 << 20)
+
+
+def test_a_block_that_came_back_goes_out_again_for_its_size_alone():
+    card = Card(1 << 20)
+    allocator = Allocator("card:0", card)
+    first = allocator.allocate(1000).address
+    assert allocator.allocate(1024).address == first
+    assert allocator.allocate(2048).address != first
+    assert allocator.allocate(961).address == first
+    assert (allocator.live, allocator.requests, allocator.peak) == (0, 4, 2048)
+
+
 def test_a_block_in_a_cycle_comes_back_when_the_cycle_is_collected():
     allocator = Allocator("card:0", Card(1 << 20))
 

@@ -1,5 +1,6 @@
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -99,6 +100,47 @@ def test_a_launch_computes_every_element_and_no_other(subject, load, arrays, n):
     bound, out, expected = affine_launch(load(), arrays, n)
     subject.backend.launch(bound, subject.index)
     assert arrays.same(out, expected)
+
+
+def test_a_launch_is_started_again_and_again(subject, load, arrays):
+    bound, out, expected = affine_launch(load(), arrays, 300)
+    for scale in (2.0, 3.0):
+        again = replace(bound, arguments=(*bound.arguments[:3], scale))
+        for launch in (again, again, bound):
+            subject.backend.launch(launch, subject.index)
+            assert arrays.same(out, np.where(expected < 0, -1, expected * (launch.arguments[3] / 2)))
+
+
+@pytest.mark.parametrize("nanoseconds", [0.0, 1.0, 1e9])
+@pytest.mark.parametrize("grid", [(3, 1, 1), (0, 1, 1)])
+def test_a_launch_starts_on_other_addresses(subject, load, arrays, nanoseconds, grid):
+    if not hasattr(subject.backend, "starter"):
+        pytest.skip("starts launches whole")
+    first, out, _ = affine_launch(load(), arrays, 300)
+    bound = Bound(first.kernel, grid, (0, 0, *first.arguments[2:]), nanoseconds)
+    both = subject.backend.starter(bound, (0, 1), subject.index)
+    one = subject.backend.starter(replace(first, grid=grid), (1,), subject.index)
+    x = np.arange(300, dtype=np.float32)
+    others = [(arrays.put(np.full(307, -1, np.float32)), arrays.put(x + k)) for k in range(3)]
+    for _ in range(2):
+        for target, source in others:
+            both([target, source])
+    one([others[2][1]])
+    if 0 in grid:
+        assert all(arrays.same(target, np.full(307, -1, np.float32)) for target, _ in others)
+        return
+    for k, (target, _) in enumerate(others):
+        assert arrays.same(target, np.append((x + k + 1) * 2, np.full(7, -1)).astype(np.float32))
+    assert arrays.same(out, np.append((x + 3) * 2, np.full(7, -1)).astype(np.float32))
+
+
+def test_what_a_launch_refuses_is_refused_before_it_is_started(subject, load, arrays):
+    if not hasattr(subject.backend, "starter"):
+        pytest.skip("starts launches whole")
+    bound, _, _ = affine_launch(load(), arrays, 4)
+    for wrong in (replace(bound, grid=(-1, 1, 1)), replace(bound, arguments=bound.arguments[:-1])):
+        with pytest.raises(ArgumentError):
+            subject.backend.starter(wrong, (0,), subject.index)
 
 
 @pytest.mark.parametrize("nanoseconds", [0.0, 1.0, 1e9])

@@ -95,6 +95,70 @@ def test_arguments_that_do_not_fit_are_named(call, error, message):
         call()
 
 
+class Keyed(Value):
+    """An operand that prepares its calls, and counts how often."""
+
+    made = 0
+
+    def __init__(self, name):
+        self.name, self.__key__ = name, None
+
+    def __keyed__(self):
+        self.__key__ = self.name
+        return self.__key__
+
+    def __prepare__(self, op, operands, params, places):
+        Keyed.made += 1
+
+        def run(values):
+            found = [values[place] if member is None else values[place][member] for place, member in places]
+            return op, dict(zip(operands, found, strict=True)), params
+
+        return run
+
+
+operand = st.sampled_from(["a", "b"]).map(Keyed)
+calls = st.fixed_dictionaries(
+    {"x": operand, "by": st.one_of(operand, st.sampled_from([1, 1.0, True, 0.0, -0.0]))},
+    optional={
+        "bias": st.one_of(st.none(), operand),
+        "others": st.lists(operand, max_size=2),
+        "axis": st.integers(-1, 1),
+    },
+)
+
+
+@given(calls, st.integers(0, 2), st.randoms(use_true_random=False))
+def test_a_prepared_call_runs_on_the_values_it_is_given(given_values, positional, random):
+    """However the values are handed in, and whatever call prepared it: as binding sorts them."""
+    op, order = scale.op, list(given_values)
+    order.sort(key=["x", "by", "bias", "others", "axis"].index)
+    args = [given_values[name] for name in order[:positional]]
+    named = order[positional:]
+    random.shuffle(named)
+    kwargs = {name: given_values[name] for name in named}
+    found, operands, params = scale(*args, **kwargs)
+    wanted, others = op.bind(args, kwargs)
+    assert found is op
+    assert [(n, id(v)) for n, v in operands.items()] == [(n, id(v)) for n, v in wanted.items()]
+    assert repr(params) == repr(others)  # repr tells 1, 1.0 and True apart
+
+
+def test_calls_alike_are_prepared_once():
+    before = Keyed.made
+    fresh = declared(kernel("plain"))
+    for number in (2.0, 2.0, 3.0, 2.0):
+        fresh(Keyed("a"), number)
+    fresh(Keyed("b"), 2.0)
+    assert Keyed.made - before == 3
+    fresh(Keyed("a"), by=2.0)
+    fresh(by=2.0, x=Keyed("a"))
+    fresh(Keyed("a"), 2.0, axis=-1)
+    assert Keyed.made - before == 6  # other spellings are other calls
+    fresh(Value(), Keyed("a"))
+    assert Keyed.made - before == 6  # an operand without a key
+
+
 def call_on(op, *features):
     return op.call({"x": Spec((4,), "float32")}, {}, Target("cpu", "x86-64-v3", frozenset(features)))
 

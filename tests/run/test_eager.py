@@ -3,6 +3,7 @@
 import functools
 import gc
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -253,6 +254,68 @@ def test_in_a_dry_run_launches_are_recorded_and_nothing_is_written(observer):
     observer.on = False
     np.testing.assert_allclose(nbx.exp(x).numpy(), np.full((4, 8), np.e, np.float32), rtol=1e-6)
     assert len(observer.keys) == 1
+
+
+CALLS = [
+    lambda x, y, a, b, k, named: (nbx.add(x1=x, x2=y) if named else nbx.add(x, y), a + b),
+    lambda x, y, a, b, k, named: (nbx.subtract(x2=y, x1=x) if named else x - y, a - b),
+    lambda x, y, a, b, k, named: (x * float(k), a * k),
+    lambda x, y, a, b, k, named: (x * k, a * k),
+    lambda x, y, a, b, k, named: (nbx.concat([x, y] if named else (x, y, x)), np.concatenate([a, b, a][: 3 - named])),
+    lambda x, y, a, b, k, named: (nbx.sum(x, axis=(0,), keepdims=named), a.sum(axis=0, keepdims=named)),
+]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4), st.integers(0, 4), st.booleans()), min_size=1, max_size=9)
+)
+def test_calls_prepared_before_give_the_results_of_their_own_operands(steps):
+    memory = np.arange(40, dtype=np.float32)
+    shared = nbx.asarray(memory.copy())
+
+    for which, first, second, named in steps:
+        starts = (first, second)
+        x, y = (shared.narrow(0, start, 8) for start in starts)
+        a, b = (memory[start : start + 8] for start in starts)
+        got, want = CALLS[which](x, y, a, b, second, named)
+        np.testing.assert_array_equal(got.numpy(), want)
+
+
+def test_a_call_prepared_before_still_refuses_what_it_refuses(described):
+    x = nbx.asarray(np.ones(8, np.float32))
+    nbx.add(x, x)
+    with pytest.raises(ArgumentError, match="operands share a device"):
+        nbx.add(x, x.to(described))
+    with pytest.raises(ShapeError):
+        nbx.add(x, nbx.asarray(np.ones(7, np.float32)))
+    spec = nbx.Spec((8,), "float32")
+    assert nbx.trace(lambda a: nbx.add(a, a), spec).nodes[0].op.name == "add"
+
+
+def test_a_call_prepared_before_is_recorded_in_a_dry_run(observer):
+    observer.on = False
+    x = nbx.asarray(np.ones((4, 8), np.float32))
+    nbx.exp(x)
+    observer.on = True
+    result = nbx.exp(x)
+    assert len(observer.keys) == 1
+    assert {result.storage.address, x.storage.address} <= set(observer.runs[0][0].arguments)
+    assert result.numpy().tobytes() == b"\xff" * result.nbytes
+
+
+def test_threads_run_one_prepared_call_on_operands_of_their_own():
+    wrong = []
+
+    def work(number):
+        x = nbx.asarray(np.full(100, number, np.float32))
+        wrong.extend(number for _ in range(200) if not (nbx.add(x, x).numpy() == 2 * number).all())
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
 
 
 def test_equal_calls_record_equal_keys(observer):

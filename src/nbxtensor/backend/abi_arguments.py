@@ -28,6 +28,7 @@ _FORMS = {
     "fp64": "d",
 }
 _POINTER = "Q"
+_WORD = 8  # bytes of a pointer
 
 
 class Arguments:
@@ -40,7 +41,7 @@ class Arguments:
         table: Address of the table of pointers that a launch takes.
     """
 
-    __slots__ = ("_bfloats", "_block", "_form", "_hidden", "_kernel", "_table", "lock", "table")
+    __slots__ = ("_bfloats", "_block", "_form", "_hidden", "_kernel", "_places", "_table", "lock", "table")
 
     def __init__(self, compiled: Compiled, hidden: int) -> None:
         """Lay the block out.
@@ -65,10 +66,10 @@ class Arguments:
         self._form = struct.Struct("@" + "".join(forms))
         self._hidden = (0,) * hidden
         self._bfloats = tuple(i for i, type_ in enumerate(types) if type_ == "bf16")
-        self._block = ctypes.create_string_buffer(max(self._form.size, 1))
+        self._block = (ctypes.c_uint64 * max(-(-self._form.size // _WORD), 1))()
         base = ctypes.addressof(self._block)
-        places = [base + _offset(forms, i) for i in range(len(forms))]
-        self._table = (ctypes.c_void_p * max(len(places), 1))(*places)
+        self._places = tuple(_offset(forms, i) for i in range(len(forms)))
+        self._table = (ctypes.c_void_p * max(len(forms), 1))(*(base + place for place in self._places))
         self.table: int = ctypes.addressof(self._table)
 
     def fill(self, values: Sequence[int | float]) -> None:
@@ -83,6 +84,10 @@ class Arguments:
             self._form.pack_into(self._block, 0, *values, *self._hidden)
         except (struct.error, OverflowError) as error:
             raise self._refusal(values, error) from None
+
+    def pointers(self, numbers: Sequence[int]) -> tuple[memoryview, tuple[int, ...]]:
+        """Return the block as words that may be written, and where among them the pointers ``numbers`` are."""
+        return memoryview(self._block).cast("B").cast("Q"), tuple(self._places[n] // _WORD for n in numbers)
 
     def _with_bfloats(self, values: Sequence[int | float]) -> Sequence[int | float]:
         """Replace each bfloat16 value by its bits, rounded to nearest even."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from nbxtensor.op import Target
@@ -116,12 +116,21 @@ class Bound:
         grid: Number of programs along three axes.
         arguments: Values in the order of ``kernel.compiled.parameters``.
         nanoseconds: Predicted time on one worker, from the declared cost; 0 when not known.
+        kept: What its backend keeps with it, so that the next `Backend.launch` of it costs less.
     """
 
     kernel: LoadedKernel
     grid: tuple[int, int, int]
     arguments: tuple[int | float, ...]
     nanoseconds: float = 0.0
+    kept: Any = field(default=None, init=False, compare=False, repr=False)
+
+    def at(self, places: Sequence[int], values: Sequence[int]) -> Bound:
+        """Return the launch with other values for the arguments at ``places``."""
+        arguments = list(self.arguments)
+        for place, value in zip(places, values, strict=True):
+            arguments[place] = value
+        return replace(self, arguments=tuple(arguments))
 
 
 class Replay(Protocol):
@@ -186,6 +195,14 @@ class Backend(Protocol):
 
     def launch(self, bound: Bound, index: int = 0) -> None:
         """Run one launch; on return its results may be read through `DeviceMemory.copy_out`."""
+        ...
+
+    def starter(self, bound: Bound, varying: Sequence[int], index: int = 0) -> Callable[[Sequence[int]], None]:
+        """(optional) Return what starts a launch with other addresses, any number of times and from any thread.
+
+        It takes the values of the arguments at the places ``varying``, which are pointers; everything else is checked
+        and laid out now. It fails as `launch` does.
+        """
         ...
 
     def record(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable
 
@@ -12,12 +12,13 @@ from nbxtensor.backend.contract import DeviceMemory
 from nbxtensor.backend.forks import in_child
 from nbxtensor.errors import ArgumentError, OutOfMemoryError
 from nbxtensor.memory.limit import limit
-from nbxtensor.settings import settings
+from nbxtensor.settings import Settings, settings
 
 __all__ = ["Allocator", "Storage"]
 
 ALIGNMENT = 64  # a cache line, and the widest vector of every declared CPU level
 _PARKED_SHARE = 0.25  # of the limit (or of the device) that freed blocks may keep
+_SMALL, _WAITING = 1 << 20, 64  # bytes of a block that may wait to be parked, and how many may
 _POISON = 0xFF  # NaN in every float format, -1 in every integer: what reading unwritten memory shows in tests
 
 
@@ -45,8 +46,9 @@ class Storage:
 
     def __del__(self, _finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """Give the block back; not while the interpreter ends, when the names of modules are gone already."""
-        if self.owner is None and self.allocator is not None and not _finalizing():
-            self.allocator.give_back(self.address)
+        allocator = self.allocator
+        if allocator is not None and self.owner is None and not _finalizing():
+            allocator.give_back(self.address)
 
 
 class Allocator:
@@ -59,30 +61,47 @@ class Allocator:
     Attributes:
         device: Name for messages ("cpu:0").
         memory: The raw memory behind it.
-        live: Bytes handed out and not given back, each block rounded up to 64.
-        peak: Highest value of ``live`` since `reset_peak`.
-        parked: Bytes in the pool.
-        requests: Blocks handed out so far.
     """
 
     def __init__(self, device: str, memory: DeviceMemory) -> None:
         self.device: str = device
         self.memory: DeviceMemory = memory
-        self.live: int = 0
-        self.peak: int = 0
-        self.parked: int = 0
-        self.requests: int = 0
+        self._live = self._peak = self._parked = self._requests = 0
         self._total = memory.info().total
-        self._sizes: dict[int, int] = {}  # of the blocks handed out, by address
-        self._pool: list[tuple[int, int]] = []  # (size, address), ascending
+        self._sizes: dict[int, int] = {}  # of every block, by address
+        self._pool: dict[int, list[int]] = {}  # addresses of what is parked, by size
+        self._ladder: list[int] = []  # the sizes in the pool, ascending; some may have no block left
         # A collection may run a Storage's __del__ anywhere, also while this thread holds the lock: an address that
-        # comes back is queued, and whoever holds the lock, or gets it next, takes the queue in.
+        # comes back is queued, and whoever holds the lock, or gets it next, takes the queue in. Small blocks wait there
+        # for the next request: most often it is for the same size.
         self._returned: deque[int] = deque()
         self._forget()
         in_child(self._forget)
 
     def _forget(self) -> None:
         self._lock = threading.Lock()  # after a fork a thread that is gone may hold the old one
+
+    @property
+    def live(self) -> int:
+        """Bytes handed out and not given back, each block rounded up to 64."""
+        self._settle()
+        return self._live
+
+    @property
+    def peak(self) -> int:
+        """Highest value of ``live`` since `reset_peak`."""
+        return self._peak
+
+    @property
+    def parked(self) -> int:
+        """Bytes in the pool."""
+        self._settle()
+        return self._parked
+
+    @property
+    def requests(self) -> int:
+        """Blocks handed out so far."""
+        return self._requests
 
     def allocate(self, nbytes: int) -> Storage:
         """Return a block of ``nbytes`` bytes, aligned to 64; its contents are undefined (poisoned where set).
@@ -93,31 +112,56 @@ class Allocator:
         """
         if nbytes < 0:
             raise ArgumentError(f"allocate: a size is zero or more bytes. Got {nbytes}.")
-        wanted = max(-(-nbytes // ALIGNMENT), 1) * ALIGNMENT
+        wanted = -(-nbytes // ALIGNMENT) * ALIGNMENT or ALIGNMENT
+        current, returned = settings(), self._returned
+        if returned and current.memory_limit is None and not current.poison:
+            # What came back last most often has the size: it goes out again, and no number changes.
+            with self._lock:
+                address = returned.pop() if returned else 0
+                fits = self._sizes.get(address) == wanted
+                if fits:
+                    self._requests += 1
+                elif address:
+                    returned.append(address)
+            if fits:
+                if returned:
+                    self._settle()
+                return Storage(address, nbytes, self)
+        return Storage(self._taken(nbytes, wanted, current), nbytes, self)
+
+    def _taken(self, nbytes: int, wanted: int, current: Settings) -> int:
+        """Return the address of a block of ``wanted`` bytes or more, out of the pool or new, and count it."""
+        ceiling = current.memory_limit
         try:
             with self._lock:
                 self._take_in()
-                address, size = self._found(nbytes, wanted)
-                self._sizes[address] = size
-                self.live += size
-                self.peak = max(self.peak, self.live)
-                self.requests += 1
+                parked = self._pool.get(wanted)
+                if parked and (ceiling is None or self._live + wanted <= ceiling):
+                    address, size = parked.pop(), wanted
+                    self._parked -= size
+                else:
+                    address, size = self._found(nbytes, wanted, ceiling)
+                self._live += size
+                self._peak = max(self._peak, self._live)
+                self._requests += 1
         finally:
             self._settle()
-        if settings().poison:
+        if current.poison:
             self.memory.fill(address, _POISON, size)
-        return Storage(address, nbytes, self)
+        return address
 
     def give_back(self, address: int) -> None:
         """Take a block back: it is parked, or returned to the device when enough is parked already."""
-        self._returned.append(address)
-        self._settle()
+        returned = self._returned
+        returned.append(address)
+        if len(returned) > _WAITING or self._sizes[address] > _SMALL:
+            self._settle()
 
     def trim(self) -> int:
         """Return every parked block to the device; return the bytes that were parked."""
         with self._lock:
             self._take_in()
-            parked = self.parked
+            parked = self._parked
             self._shrink(0)
         self._settle()
         return parked
@@ -126,7 +170,7 @@ class Allocator:
         """Let ``peak`` start again from what is live now."""
         with self._lock:
             self._take_in()
-            self.peak = self.live
+            self._peak = self._live
         self._settle()
 
     # ---- under the lock
@@ -135,26 +179,36 @@ class Allocator:
         """Park what has come back."""
         while self._returned:
             address = self._returned.popleft()
-            size = self._sizes.pop(address)
-            self.live -= size
-            insort(self._pool, (size, address))
-            self.parked += size
-            self._shrink(int(_PARKED_SHARE * (limit() or self._total)))
+            size = self._sizes[address]
+            self._live -= size
+            self._parked += size
+            parked = self._pool.get(size)
+            if parked is None:
+                self._pool[size] = [address]
+                insort(self._ladder, size)
+            else:
+                parked.append(address)
+            most = int(_PARKED_SHARE * (limit() or self._total))
+            if self._parked > most:
+                self._shrink(most)
 
-    def _found(self, nbytes: int, wanted: int) -> tuple[int, int]:
+    def _found(self, nbytes: int, wanted: int, ceiling: int | None) -> tuple[int, int]:
         """Return the address and the size of a block that holds ``wanted`` bytes, the limit kept."""
-        ceiling = limit()
-        if ceiling is not None and self.live + wanted > ceiling:
-            raise OutOfMemoryError(self.device, requested=nbytes, live=self.live, limit=ceiling, source="the limit set")
-        room = 2 * wanted if ceiling is None else min(2 * wanted, ceiling - self.live)
-        place = bisect_left(self._pool, (wanted, 0))
-        if place < len(self._pool) and self._pool[place][0] <= room:
-            size, address = self._pool.pop(place)
-            self.parked -= size
-            return address, size
+        if ceiling is not None and self._live + wanted > ceiling:
+            raise OutOfMemoryError(
+                self.device, requested=nbytes, live=self._live, limit=ceiling, source="the limit set"
+            )
+        room = 2 * wanted if ceiling is None else min(2 * wanted, ceiling - self._live)
+        for size in self._ladder[bisect_left(self._ladder, wanted) : bisect_right(self._ladder, room)]:
+            parked = self._pool[size]
+            if parked:
+                self._parked -= size
+                return parked.pop(), size
         if ceiling is not None:
-            self._shrink(ceiling - self.live - wanted)
-        return self._fresh(nbytes, wanted), wanted
+            self._shrink(ceiling - self._live - wanted)
+        address = self._fresh(nbytes, wanted)
+        self._sizes[address] = wanted
+        return address, wanted
 
     def _fresh(self, nbytes: int, size: int) -> int:
         """Return the address of a new block, the pool emptied where the device has no other room for it."""
@@ -165,20 +219,26 @@ class Allocator:
         try:
             return self.memory.allocate(size, ALIGNMENT)
         except OutOfMemoryError:
-            most = self.live + self.memory.info().free
+            most = self._live + self.memory.info().free
             raise OutOfMemoryError(
-                self.device, requested=nbytes, live=self.live, limit=most, source="the device"
+                self.device, requested=nbytes, live=self._live, limit=most, source="the device"
             ) from None
 
     def _shrink(self, nbytes: int) -> None:
         """Return the largest parked blocks to the device until ``nbytes`` or less are parked."""
-        while self.parked > nbytes:
-            size, address = self._pool.pop()
-            self.parked -= size
-            self.memory.free(address)
+        while self._parked > nbytes:
+            size = self._ladder[-1]
+            parked = self._pool[size]
+            if parked:
+                address = parked.pop()
+                self._parked -= size
+                del self._sizes[address]
+                self.memory.free(address)
+            else:
+                del self._pool[self._ladder.pop()]
 
     def _settle(self) -> None:
-        """Take in what was queued while the lock was held; called without the lock."""
+        """Take in what is queued, unless another thread holds the lock, which will; called without the lock."""
         while self._returned and self._lock.acquire(blocking=False):
             try:
                 self._take_in()

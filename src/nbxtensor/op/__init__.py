@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from nbxtensor.op.declaration import Array, Case, Kernel, Op, Operand, OpFunction, Pointwise, declare
+from nbxtensor.op.declaration import Array, Case, Kernel, Op, Operand, OpFunction, Place, Pointwise, declare
 from nbxtensor.op.expression import Expression, Scalar, Step
+from nbxtensor.op.keys import argument_key, typed
 from nbxtensor.op.launch import Argument, Buffer, Call, Cost, Launch, Number, Pointer, Source, Target
 from nbxtensor.op.spec import Spec
 
@@ -21,6 +22,7 @@ __all__ = [
     "Op",
     "OpFunction",
     "Operand",
+    "Place",
     "Pointer",
     "Pointwise",
     "Scalar",
@@ -28,5 +30,7 @@ __all__ = [
     "Spec",
     "Step",
     "Target",
+    "argument_key",
     "declare",
+    "typed",
 ]

@@ -14,10 +14,11 @@ import numpy as np
 from nbxtensor.dtype.itemsize import canonical
 from nbxtensor.errors import ArgumentError, UnsupportedError
 from nbxtensor.op.expression import Expression
+from nbxtensor.op.keys import argument_key
 from nbxtensor.op.launch import Call, Cost, Launch, Target
 from nbxtensor.op.spec import Spec
 
-__all__ = ["Array", "Case", "Kernel", "Op", "OpFunction", "Operand", "Pointwise", "declare"]
+__all__ = ["Array", "Case", "Kernel", "Op", "OpFunction", "Operand", "Place", "Pointwise", "declare"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -126,6 +127,15 @@ def _accepted(op: Op) -> Mapping[str, _Takes]:
     return {name: _takes(parameter) for name, parameter in op.signature.parameters.items()}
 
 
+@functools.cache
+def _parameters(op: Op) -> tuple[dict[str, Any], tuple[str, ...], frozenset[str]]:
+    """Return the default of every parameter, in order, which of them positions fill, and which have none."""
+    parameters = op.signature.parameters
+    positional = tuple(n for n, p in parameters.items() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = frozenset(n for n, p in parameters.items() if p.default is inspect.Parameter.empty)
+    return {name: parameter.default for name, parameter in parameters.items()}, positional, required
+
+
 def _takes(parameter: inspect.Parameter) -> _Takes:
     annotation = parameter.annotation
     text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
@@ -190,15 +200,10 @@ class Op:
                 the op takes one) a number, or a parameter is of another kind than its annotation says.
             UnknownDtypeError: A dtype that the table does not carry.
         """
-        try:
-            bound = self.signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{self.name}: {error}. Its signature is {self.name}{self.signature}.") from None
-        bound.apply_defaults()
         operands: dict[str, Any] = {}
         params: dict[str, Any] = {}
         accepted = _accepted(self)
-        for name, value in bound.arguments.items():
+        for name, value in self._arguments(args, kwargs).items():
             takes = accepted[name]
             if takes.sequence:
                 operands |= self._members(name, value)
@@ -211,6 +216,20 @@ class Op:
             else:
                 raise ArgumentError(f"{self.name}: {name} is not a tensor parameter. Got a tensor.")
         return operands, params
+
+    def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the value of every parameter by name, in the signature's order."""
+        defaults, positional, required = _parameters(self)
+        named = positional[: len(args)]
+        fit = len(named) == len(args) and kwargs.keys() <= defaults.keys() and kwargs.keys().isdisjoint(named)
+        if fit and required <= {*named, *kwargs}:
+            return {**defaults, **dict(zip(named, args, strict=True)), **kwargs}
+        try:  # what does not fit is refused in Python's own words
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.name}: {error}. Its signature is {self.name}{self.signature}.") from None
+        bound.apply_defaults()
+        return bound.arguments
 
     def _members(self, name: str, value: Any) -> dict[str, Any]:
         if not isinstance(value, (list, tuple)):
@@ -266,8 +285,19 @@ class Op:
         )
 
 
+Place = tuple[int, int | None]
+"""Where an operand stands among the values of a call: which value, and which member where that is a sequence."""
+_MOST_PREPARED = 4096  # calls that an op keeps prepared
+
+
 class Operand(Protocol):
-    """A value that runs an op where it lives."""
+    """A value that runs an op where it lives.
+
+    One that can tell what its launches depend on beside its address may have more, so that an op is prepared once for
+    all calls alike: ``__key__``, None or what such calls have in common; ``__keyed__()``, which finds it out; and
+    ``__prepare__(op, operands, params, places)``, which returns what runs the op on the values of a call, the operands
+    at those places (`Place`), by position and then by name.
+    """
 
     def __run__(self, op: Op, operands: Mapping[str, Any], params: Mapping[str, Any]) -> Any:
         """Run ``op`` on ``operands`` (of which this value is the first) and return its result or results."""
@@ -317,16 +347,41 @@ def declare(
             doc=inspect.getdoc(stub) or "",
         )
 
+        prepared: dict[tuple[Any, ...], Callable[[tuple[Any, ...]], Any]] = {}
+
         @functools.wraps(stub)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            given, params = op.bind(args, kwargs)
-            if not given:
-                raise ArgumentError(f"{op.name}: at least one of {', '.join(operands)} is a tensor. Got none.")
-            first = cast("Operand", next(iter(given.values())))
-            return cast("R", first.__run__(op, given, params))
+            values: tuple[Any, ...] = (*args, *kwargs.values()) if kwargs else args
+            key: tuple[Any, ...] = tuple([getattr(v, "__key__", None) or argument_key(v) for v in values])
+            if kwargs:
+                key = (*kwargs, *key)
+            ready = prepared.get(key)
+            if ready is None:
+                given, params = op.bind(args, kwargs)
+                if not given:
+                    raise ArgumentError(f"{op.name}: at least one of {', '.join(operands)} is a tensor. Got none.")
+                first = cast("Operand", next(iter(given.values())))
+                make = getattr(first, "__prepare__", None)
+                if make is None or None in key:
+                    return cast("R", first.__run__(op, given, params))
+                ready = make(op, given, params, _places(op, given, len(args), tuple(kwargs)))
+                if len(prepared) >= _MOST_PREPARED:
+                    prepared.clear()
+                prepared[key] = ready
+            return cast("R", ready(values))
 
         function = cast("OpFunction[P, R]", run)
         function.op = op
         return function
 
     return wrap
+
+
+def _places(op: Op, operands: Mapping[str, Any], positional: int, named: tuple[str, ...]) -> tuple[Place, ...]:
+    """Return where each operand stands among the values of a call: which value, and which member of a sequence."""
+    order = (*list(op.signature.parameters)[:positional], *named)
+    found: list[Place] = []
+    for name in operands:
+        base, _, member = name.rpartition(".")
+        found.append((order.index(base), int(member)) if base else (order.index(name), None))
+    return tuple(found)

@@ -3,98 +3,161 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nbxtensor.backend.contract import Bound
-from nbxtensor.dtype.itemsize import bits
 from nbxtensor.errors import ArgumentError
 from nbxtensor.memory.allocator import Storage
-from nbxtensor.op import Op, Pointer, Spec
+from nbxtensor.op import Op, Pointer, Spec, typed
 from nbxtensor.ops.launch_observer import launch_observer
-from nbxtensor.run.binding import ALIGNED_NBYTES, Prepared, prepare
+from nbxtensor.run.binding import Prepared, prepare
 from nbxtensor.run.device import Device
+from nbxtensor.settings import settings
 
-__all__ = ["View", "execute"]
+__all__ = ["Layout", "Ready", "launch", "layout", "ready"]
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """Elements of a storage.
+@dataclass(frozen=True, eq=False, slots=True)
+class Layout:
+    """What launches depend on of a value in memory, beside its address; `layout` keeps equal ones as one object.
 
     Attributes:
-        storage: The memory.
         spec: Shape, dtype and strides.
-        offset: Elements from the storage's first byte to the first element.
+        device: Where it lies.
+        aligned: Whether it begins at a multiple of `ALIGNED_NBYTES`.
     """
 
-    storage: Storage
     spec: Spec
-    offset: int = 0
-
-    @property
-    def address(self) -> int:
-        """Address of the first element."""
-        return self.storage.address + self.offset * bits(self.spec.dtype) // 8
+    device: Device
+    aligned: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    outputs: tuple[Spec, ...]
-    workspace: Mapping[str, int]  # name -> bytes
-    launches: tuple[Prepared, ...]
+@functools.lru_cache(maxsize=16384)
+def layout(spec: Spec, device: Device, *, aligned: bool) -> Layout:
+    """Return the layout of those parts."""
+    return Layout(spec, device, aligned)
 
 
-def execute(op: Op, operands: Mapping[str, View], params: Mapping[str, Any], device: Device) -> tuple[View, ...]:
-    """Run ``op`` on ``device`` and return its results in fresh storages, packed row-major.
+class Ready:
+    """A call that is prepared: kernels chosen and loaded, everything known but addresses.
 
-    Raises:
-        NbxError: What the op's result rule refuses, or no kernel or memory serves.
+    Attributes:
+        outputs: Layout of each result: fresh storages, packed row-major.
     """
-    specs = tuple((name, view.spec) for name, view in operands.items())
-    aligned = frozenset(name for name, view in operands.items() if view.address % ALIGNED_NBYTES == 0)
-    ready = _ready(op, device, specs, _Params(params), aligned)
-    results = tuple(View(device.allocator.allocate(s.nbytes), s) for s in ready.outputs)
-    workspace = {name: device.allocator.allocate(nbytes) for name, nbytes in ready.workspace.items()}
 
-    def resolve(pointer: Pointer) -> int:
-        if pointer.role == "input":
-            return operands[str(pointer.key)].address
-        if pointer.role == "output":
-            return results[int(pointer.key)].address
-        return workspace[str(pointer.key)].address
+    __slots__ = ("_allocate", "_device", "_launches", "_nbytes", "_spare", "outputs")
 
-    for prepared in ready.launches:
-        launch(device, prepared.bind(resolve))
-    return results
+    def __init__(
+        self,
+        device: Device,
+        operands: Sequence[str],
+        outputs: Sequence[Spec],
+        workspace: Mapping[str, int],
+        launches: Sequence[Prepared],
+    ) -> None:
+        """Keep a call.
+
+        Args:
+            device: What it runs on.
+            operands: Names of the operands, in the order of the addresses that `run` takes.
+            outputs: Specs of the results.
+            workspace: Bytes of each workspace buffer.
+            launches: Its launches.
+        """
+        self.outputs: tuple[Layout, ...] = tuple(layout(spec, device, aligned=True) for spec in outputs)
+        self._device = device
+        self._allocate = device.allocator.allocate
+        self._nbytes = tuple(spec.nbytes for spec in outputs)
+        self._spare = tuple(workspace.values())
+        blocks: list[tuple[str, str | int]] = [("input", name) for name in operands]
+        blocks += [("output", index) for index in range(len(outputs))]
+        blocks += [("workspace", name) for name in workspace]
+        places = {block: place for place, block in enumerate(blocks)}
+        self._launches = tuple(_Launch(device, prepared, places) for prepared in launches)
+
+    def run(self, addresses: list[int]) -> list[Storage]:
+        """Run the call on operands at those addresses and return its results.
+
+        Raises:
+            OutOfMemoryError: There is no memory for them.
+            NbxError: A launch fails.
+        """
+        allocate = self._allocate
+        results = [allocate(nbytes) for nbytes in self._nbytes]
+        blocks = addresses + [storage.address for storage in results]
+        if self._spare:
+            spare = [allocate(nbytes) for nbytes in self._spare]
+            blocks += [storage.address for storage in spare]
+        if settings().launch_observer is None:
+            for each in self._launches:
+                each.start([blocks[place] + offset for place, offset in each.pointers])
+        else:
+            for each in self._launches:
+                launch(self._device, each.bound(blocks))
+        return results
+
+
+class _Launch:
+    """One launch of a prepared call, started again and again on other addresses."""
+
+    __slots__ = ("_bound", "_varying", "pointers", "start")
+
+    def __init__(self, device: Device, prepared: Prepared, places: Mapping[tuple[str, str | int], int]) -> None:
+        found = [(i, slot) for i, slot in enumerate(prepared.slots) if isinstance(slot, Pointer)]
+        self._varying = tuple(i for i, _ in found)
+        self._bound = prepared.bind(lambda _: 0)
+        self.pointers = tuple((places[slot.role, slot.key], prepared.offsets[i]) for i, slot in found)
+        starter = getattr(device.backend, "starter", None)
+        if starter is None:
+            self.start: Callable[[Sequence[int]], None] = functools.partial(self._launched, device)
+        else:
+            self.start = starter(self._bound, self._varying, device.index)
+
+    def bound(self, blocks: Sequence[int]) -> Bound:
+        """Return the launch on blocks at those addresses."""
+        return self._bound.at(self._varying, [blocks[place] + offset for place, offset in self.pointers])
+
+    def _launched(self, device: Device, addresses: Sequence[int]) -> None:
+        device.backend.launch(self._bound.at(self._varying, addresses), device.index)
 
 
 def launch(device: Device, bound: Bound) -> None:
     """Run one launch on ``device``, unless an observer makes this a dry run."""
-    observer = launch_observer()
-    if observer.active():
-        observer.record(False, (bound.kernel.compiled.name, bound.grid))
-        observer.shadow_run(bound)
-        return
+    if settings().launch_observer is not None:
+        observer = launch_observer()
+        if observer.active():
+            observer.record(False, (bound.kernel.compiled.name, bound.grid))
+            observer.shadow_run(bound)
+            return
     device.backend.launch(bound, device.index)
 
 
+def ready(op: Op, operands: Mapping[str, Layout], params: Mapping[str, Any], device: Device) -> Ready:
+    """Return the call of ``op`` on operands of those layouts, prepared for ``device`` or kept from before.
+
+    Raises:
+        NbxError: What the op's result rule refuses, or no kernel serves.
+    """
+    return _ready(op, tuple(operands.items()), _Params(params), device)
+
+
 @functools.lru_cache(maxsize=4096)
-def _ready(
-    op: Op, device: Device, specs: tuple[tuple[str, Spec], ...], params: _Params, aligned: frozenset[str]
-) -> _Ready:
-    call = op.call(dict(specs), dict(params), device.target)
+def _ready(op: Op, operands: tuple[tuple[str, Layout], ...], params: _Params, device: Device) -> Ready:
+    call = op.call({name: found.spec for name, found in operands}, dict(params), device.target)
+    names = [name for name, _ in operands]
     if not any(s.numel for s in call.outputs):
-        return _Ready(call.outputs, {}, ())
+        return Ready(device, names, call.outputs, {}, ())
     kernel = op.kernel(call)
     workspace = {b.name: b.nbytes for b in kernel.cost(call).buffers}
+    aligned = {name for name, found in operands if found.aligned}
 
     def known(pointer: Pointer) -> bool:  # an allocator's blocks begin at multiples of more
         return pointer.role != "input" or pointer.key in aligned
 
     launches = prepare(call, kernel, kernel.launch(call), device.backend, device.index, bake=False, aligned=known)
-    return _Ready(call.outputs, workspace, launches)
+    return Ready(device, names, call.outputs, workspace, launches)
 
 
 class _Params(Mapping[str, Any]):
@@ -104,7 +167,7 @@ class _Params(Mapping[str, Any]):
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._values = {name: _plain(value) for name, value in params.items()}
-        self._key = tuple((name, _typed(value)) for name, value in self._values.items())
+        self._key = tuple((name, typed(value)) for name, value in self._values.items())
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
@@ -135,9 +198,3 @@ def _plain(value: Any) -> Any:
             f"a parameter is plain data (numbers, strings, tuples). Got {type(value).__name__}."
         ) from None
     return value
-
-
-def _typed(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_typed(v) for v in value)
-    return (type(value), value.hex() if isinstance(value, float) else value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -18,9 +18,9 @@ from nbxtensor.errors import (
     UnsupportedError,
 )
 from nbxtensor.memory.allocator import Storage
-from nbxtensor.op import Array, Op, Spec
-from nbxtensor.ops.layout import op as layout
-from nbxtensor.run import Device, View, execute
+from nbxtensor.op import Array, Op, Place, Spec
+from nbxtensor.ops.layout import op as copies
+from nbxtensor.run import ALIGNED_NBYTES, Device, Layout, Ready, layout, ready
 from nbxtensor.run import device as open_device
 from nbxtensor.tensor.operators import Operators
 from nbxtensor.tensor.values import Values
@@ -75,6 +75,34 @@ def _placed(array: Array, dtype: str, where: Device) -> Tensor:
     return Tensor(storage, Spec(array.shape, dtype), 0, where)
 
 
+def _running(prepared: Ready, device: Device, places: Sequence[Place]) -> Callable[[Sequence[Any]], Any]:
+    """Return what runs a prepared call on the values of a call, whose operands are at ``places``."""
+    run, outputs, flat = prepared.run, prepared.outputs, [place for place, member in places if member is None]
+    first, spec = outputs[0], outputs[0].spec
+
+    def addresses(values: Sequence[Any]) -> list[int]:
+        return [(values[p] if member is None else values[p][member]).__address__ for p, member in places]
+
+    def several(values: Sequence[Any]) -> tuple[Tensor, ...]:
+        storages = run(addresses(values))
+        return tuple(_fresh(s, found, found.spec, device) for s, found in zip(storages, outputs, strict=True))
+
+    def one(values: Sequence[Any]) -> Tensor:
+        return _fresh(run(addresses(values))[0], first, spec, device)
+
+    def plain(values: Sequence[Any]) -> Tensor:
+        return _fresh(run([values[place].__address__ for place in flat])[0], first, spec, device)
+
+    return several if len(outputs) != 1 else plain if len(flat) == len(places) else one
+
+
+def _fresh(storage: Storage, found: Layout, spec: Spec, device: Device) -> Tensor:
+    tensor = Tensor(storage, spec, 0, device)
+    tensor.__key__ = found
+    tensor.__address__ = storage.address
+    return tensor
+
+
 class Tensor(Operators, Values):
     """An n-dimensional array on a device.
 
@@ -82,7 +110,9 @@ class Tensor(Operators, Values):
     never written to once made. Make one with `asarray`, `zeros` and the like; the constructor takes the parts.
     """
 
-    __slots__ = ("_device", "_offset", "_spec", "_storage")
+    __slots__ = ("__address__", "__key__", "_device", "_offset", "_spec", "_storage")
+    __address__: int
+    __key__: Layout | None
     __array_priority__ = 1000  # numpy leaves operators with a tensor to the tensor
 
     def __init__(self, storage: Storage | Symbol, spec: Spec, offset: int = 0, device: Device | None = None) -> None:
@@ -90,6 +120,7 @@ class Tensor(Operators, Values):
         self._spec = spec
         self._offset = offset
         self._device = device
+        self.__key__ = None  # found when first needed, and the address with it
 
     # ---- what it is
 
@@ -171,6 +202,13 @@ class Tensor(Operators, Values):
             if not isinstance(operand.storage, Storage):
                 results = operand.storage.run(op, operands, params)
                 return results[0] if len(results) == 1 else results
+        given = tuple(operands.values())
+        return self.__prepare__(op, operands, params, [(place, None) for place in range(len(given))])(given)
+
+    def __prepare__(
+        self, op: Op, operands: Mapping[str, Tensor], params: Mapping[str, Any], places: Sequence[Place]
+    ) -> Callable[[Sequence[Any]], Any]:
+        """Return what runs ``op`` on the values of a call, the operands at ``places`` laid out as these are."""
         device = self.device
         for name, operand in operands.items():
             if operand.device is not device:
@@ -178,9 +216,17 @@ class Tensor(Operators, Values):
                     f"{op.name}: operands share a device. Got {device} and {operand.device} for {name}. "
                     "Tensor.to(device) copies."
                 )
-        views = {n: View(cast("Storage", t.storage), t.spec, t.offset) for n, t in operands.items()}
-        tensors = tuple(Tensor(v.storage, v.spec, v.offset, device) for v in execute(op, views, params, device))
-        return tensors[0] if len(tensors) == 1 else tensors
+        layouts = {name: operand.__key__ or operand.__keyed__() for name, operand in operands.items()}
+        return _running(ready(op, cast("Mapping[str, Layout]", layouts), params, device), device, places)
+
+    def __keyed__(self) -> Layout | None:
+        """Find and keep the layout and the address of the elements; None for a traced tensor."""
+        storage = self._storage
+        if not isinstance(storage, Storage) or self._device is None:
+            return None
+        self.__address__ = storage.address + self._offset * bits(self._spec.dtype) // 8
+        self.__key__ = layout(self._spec, self._device, aligned=self.__address__ % ALIGNED_NBYTES == 0)
+        return self.__key__
 
     # ---- values on the host
 
@@ -394,7 +440,7 @@ class Tensor(Operators, Values):
 
     def copy(self) -> Tensor:
         """Return the elements in fresh memory, packed row-major."""
-        return layout.copy(self)
+        return copies.copy(self)
 
     def contiguous(self) -> Tensor:
         """Return the tensor itself where its elements are packed row-major, else `copy`."""

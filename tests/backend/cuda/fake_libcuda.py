@@ -428,6 +428,9 @@ class FakeLibrary:
         gx, gy, gz, bx, by, bz, shared, stream, attributes, count = CONFIG.unpack(C.string_at(config, CONFIG.size))
         if attributes or count:
             raise Misuse(INVALID_VALUE, "attributes of a launch")
+        wanted = getattr(self.handles.get(function), "device", None)
+        if wanted is not None and getattr(self.thread, "device", None) != wanted:
+            raise Misuse(INVALID_CONTEXT, "")  # an answer that callers may count on
         found, run = self._kernel(function, (gx, gy, gz), (bx, by, bz), shared, table, extra)
         found.module.pending += 1
 

@@ -107,6 +107,38 @@ def test_launches_on_two_devices_from_two_threads(cuda):
     assert results == {0: [[9.5, 19.5, 29.5]] * 20, 1: [[9.5, 19.5, 29.5]] * 20}
 
 
+def test_launches_go_to_their_device_whatever_device_is_current(cuda, library):
+    """One thread turns from device to device; another has never used one."""
+    places = [Floats(cuda.memory(index)) for index in range(2)]
+    made = [launch(cuda, floats, index=index) for index, floats in enumerate(places)]
+    starts = [cuda.starter(bound, (0,), index) for index, (bound, _) in enumerate(made)]
+    out = [floats.put(0, 0, 0) for floats in places]
+
+    def work():
+        for _ in range(2):
+            for index in (0, 1):
+                cuda.launch(made[index][0], index)
+                starts[index]([out[index]])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    work()
+    for floats, (_, first), second in zip(places, made, out, strict=True):
+        assert floats.get(first, 3) == floats.get(second, 3) == [9.5, 19.5, 29.5]
+    assert len(library.launched) == 16
+
+
+def test_a_failing_launch_names_the_function(cuda, library, floats):
+    bound, _ = launch(cuda, floats)
+    cuda.launch(bound)
+    for status, name in ((700, "ILLEGAL_ADDRESS"), (400, "INVALID_HANDLE")):
+        library.failing["cuLaunchKernelEx"] = status
+        with pytest.raises(DriverError, match=f"cuLaunchKernelEx failed. The driver reports CUDA_ERROR_{name}"):
+            cuda.launch(bound)
+    library.failing.clear()
+
+
 def test_a_kernel_runs_on_the_device_it_was_loaded_on(cuda, floats):
     bound, _ = launch(cuda, floats)
     with pytest.raises(ArgumentError, match=r"a launch on cuda:1 runs a kernel loaded there. Got one of cuda:0"):
@@ -311,13 +343,18 @@ def test_a_target_of_another_backend_is_refused(cuda):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_is_refused(cuda, memory):
-    child = os.fork()
-    if child == 0:
-        try:
-            cuda.memory()
-        except UnsupportedError:
-            os._exit(7)
-        os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 7
+def test_a_forked_child_is_refused(cuda, library, floats):
+    bound, out = launch(cuda, floats)
+    start = cuda.starter(bound, (0,))
+    cuda.launch(bound)
+    before = len(library.launched)
+    for use in (cuda.memory, lambda: cuda.launch(bound), lambda: start([out])):
+        child = os.fork()
+        if child == 0:
+            try:
+                use()
+            except UnsupportedError:
+                os._exit(7 if len(library.launched) == before else 2)
+            os._exit(1)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 7

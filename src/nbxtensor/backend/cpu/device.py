@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +18,7 @@ from nbxtensor.backend.cpu.facts_file import stored_facts, write_facts
 from nbxtensor.backend.cpu.host import HostMemory
 from nbxtensor.backend.cpu.host_kernel import HostKernel
 from nbxtensor.backend.cpu.host_replay import HostReplay
-from nbxtensor.backend.cpu.launch_table import host_kernel, launch_table, workers_for
+from nbxtensor.backend.cpu.launch_table import host_kernel, launch_table, programs, workers_for
 from nbxtensor.backend.cpu.native import Native
 from nbxtensor.backend.cpu.runtime import has_futex, runtime_text
 from nbxtensor.backend.cpu.team import Scratch, Team
@@ -169,14 +170,46 @@ class CpuBackend:
             MissingFactError: ``index`` is not 0.
             ArgumentError: A kernel of another backend, a negative grid, or values the kernel does not take.
         """
-        self._only(index)
-        kernel = host_kernel(bound)
-        workers = workers_for(bound, self._threads())
-        native, team = self._runtime or self._start()
-        if workers == 1:
-            native.inline(kernel.single(bound.grid, bound.arguments), self._scratch.pointer(kernel.scratch_nbytes))
+        kept = bound.kept
+        if kept is None or kept[0] is not self or index != 0:
+            start = self.starter(bound, (), index)
+            object.__setattr__(bound, "kept", (self, start))
+            start(())
         else:
-            team.run(launch_table((bound,), workers)[0], workers, kernel.scratch_nbytes)
+            kept[1](())
+
+    def starter(self, bound: Bound, varying: Sequence[int], index: int = 0) -> Callable[[Sequence[int]], None]:
+        """Return what runs a launch with other addresses at the places ``varying``, and waits until it is done.
+
+        Raises:
+            MissingFactError: ``index`` is not 0.
+            ArgumentError: As `launch`.
+        """
+        self._only(index)
+        kernel, scratch, current, cores = host_kernel(bound), self._scratch, settings, self._cores
+        programs(bound)
+        words, places, pack = kernel.words(bound.grid, bound.arguments, varying)
+        native, team = self._runtime or self._start()
+        scratch_nbytes, nothing = kernel.scratch_nbytes, ctypes.c_void_p()
+        whole, cut, other = pack(*words), (1, 1), replace(bound)  # not itself, which may keep what is returned
+
+        def start(addresses: Sequence[int]) -> None:
+            nonlocal cut
+            table = whole
+            if places:
+                values = words.copy()
+                for place, address in zip(places, addresses, strict=True):
+                    values[place] = address
+                table = pack(*values)
+            workers = current().threads or cores
+            if workers != cut[0]:
+                cut = (workers, workers_for(bound, workers))
+            if cut[1] == 1:
+                native.inline(table, scratch.pointer(scratch_nbytes) if scratch_nbytes else nothing)
+            else:
+                team.run(launch_table((other.at(varying, addresses),), workers)[0], workers, scratch_nbytes)
+
+        return start
 
     def record(
         self, launches: Sequence[Bound], index: int = 0, dependencies: Sequence[Sequence[int]] | None = None

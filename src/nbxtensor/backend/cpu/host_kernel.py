@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from nbxtensor.backend.contract import Compiled
 from nbxtensor.backend.cpu import elf
@@ -25,7 +25,8 @@ _SLOTS = {
 }
 # What each argument must fit into, where its slot is wider than its type.
 _RANGES = {"i8": "b", "i16": "h", "i32": "i", "u8": "B", "u16": "H", "u32": "I"}
-_ARGUMENTS_AT = 8 * (HEADER_WORDS + CUTS + 2)  # in a table of one record for one worker
+_WORD = 8  # bytes
+_ARGUMENTS_AT = _WORD * (HEADER_WORDS + CUTS + 2)  # in a table of one record for one worker
 
 
 class HostKernel:
@@ -86,6 +87,20 @@ class HostKernel:
         return self._fill(
             self._single, (1, 0, 1, 0, self.address, _ARGUMENTS_AT, gx, gy, 0, 0, gx * gy * gz), arguments
         )
+
+    def words(
+        self, grid: tuple[int, int, int], arguments: Sequence[int | float], varying: Sequence[int]
+    ) -> tuple[list[int], tuple[int, ...], Callable[..., bytes]]:
+        """Return the launch table of `single` as words, where among them the arguments ``varying`` are, and `pack`.
+
+        Called with the words, some of them replaced, ``pack`` returns the table's bytes.
+
+        Raises:
+            ArgumentError: As `pack`.
+        """
+        table = self.single(grid, arguments)
+        form = struct.Struct(f"<{len(table) // _WORD}Q")
+        return list(form.unpack(table)), tuple(_ARGUMENTS_AT // _WORD + i for i in varying), form.pack
 
     def _fill(self, form: struct.Struct, before: tuple[int, ...], arguments: Sequence[int | float]) -> bytes:
         if self._bfloats:

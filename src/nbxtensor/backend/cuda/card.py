@@ -8,9 +8,10 @@ from nbxtensor.backend.abi import Driver
 from nbxtensor.backend.abi_event import join
 from nbxtensor.backend.abi_memory import AbiMemory
 from nbxtensor.backend.cuda.libcuda import EARLY_START, NON_BLOCKING, NOT_READY, REACHED_ALREADY
+from nbxtensor.errors import UnsupportedError
 from nbxtensor.op import Target
 
-__all__ = ["Card"]
+__all__ = ["Card", "forked"]
 
 
 class Card:
@@ -27,6 +28,7 @@ class Card:
         memory: Its memory.
         most_programs: The largest grid.
         most_shared_nbytes: Bytes of shared memory that a program may have.
+        forked: Whether this is the forked child of the process that opened it: the driver does not work there.
         starts_early: Whether recordings may start a launch before those it waits for are done, if it waits by itself.
     """
 
@@ -37,6 +39,7 @@ class Card:
             DriverError: The driver fails.
         """
         self.index = index
+        self.forked: bool = False
         self.driver = driver
         self.target = target
         self._device = driver.integer("device", index)
@@ -128,3 +131,11 @@ class Card:
                 if status not in (0, REACHED_ALREADY):
                     raise self.driver.error("reach", status)
             self._reached.add(other._context)
+
+
+def forked() -> UnsupportedError:
+    """Return the error for a use of the driver in a forked child."""
+    return UnsupportedError(
+        "cuda: the driver works in the process that first used it. Got its forked child. A child that was started anew "
+        "(multiprocessing's 'spawn'), or forked before the first use, is accepted."
+    )

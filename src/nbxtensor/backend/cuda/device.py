@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, cast
@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from nbxtensor.backend.abi import Driver
 from nbxtensor.backend.abi_memory import AbiMemory
 from nbxtensor.backend.contract import Backend, Bound, Compiled, KernelRequest
-from nbxtensor.backend.cuda.card import Card
+from nbxtensor.backend.cuda.card import Card, forked
 from nbxtensor.backend.cuda.compiling import compile_kernel, compile_options
 from nbxtensor.backend.cuda.facts import card_target, driver_text
 from nbxtensor.backend.cuda.graph import CudaReplay
@@ -22,7 +22,7 @@ from nbxtensor.backend.forks import in_child
 from nbxtensor.backend.kept_facts import keep_facts, kept_facts
 from nbxtensor.backend.kernel_cache import KernelCache
 from nbxtensor.backend.kernel_source import kernel_key
-from nbxtensor.errors import ArgumentError, DriverError, MissingFactError, UnsupportedError
+from nbxtensor.errors import ArgumentError, DriverError, MissingFactError
 from nbxtensor.op import Target
 
 __all__ = ["CudaBackend"]
@@ -60,6 +60,8 @@ class CudaBackend:
         # The driver does not work in the child of a process that has used it; locks may be held by threads that are
         # gone.
         self._forked = bool(self._found and self._found[0])
+        for card in self._cards.values():
+            card.forked = True
         self._opening, self._compiling = threading.Lock(), threading.Lock()
 
     def count(self) -> int:
@@ -186,9 +188,23 @@ class CudaBackend:
                 the kernel does not take.
             DriverError: The driver fails, or work started before has failed.
         """
+        kept = bound.kept
+        if kept is None or kept[0] is not self._cards.get(index):
+            start = self.starter(bound, (), index)
+            object.__setattr__(bound, "kept", (self._cards[index], start))
+            start(())
+        else:
+            kept[1](())
+
+    def starter(self, bound: Bound, varying: Sequence[int], index: int = 0) -> Callable[[Sequence[int]], None]:
+        """Return what starts a launch with other addresses at the places ``varying``.
+
+        Raises:
+            MissingFactError: There is no such device.
+            ArgumentError: As `launch`.
+        """
         kernel = cuda_kernel(bound, self._card(index))
-        if 0 not in bound.grid:
-            kernel.launch(bound.grid, bound.arguments)
+        return _nothing if 0 in bound.grid else kernel.starter(bound.grid, bound.arguments, varying)
 
     def record(
         self, launches: Sequence[Bound], index: int = 0, dependencies: Sequence[Sequence[int]] | None = None
@@ -286,10 +302,7 @@ class CudaBackend:
 
     def _check(self, index: int) -> None:
         if self._forked:
-            raise UnsupportedError(
-                "cuda: the driver works in the process that first used it. Got its forked child. A child that was "
-                "started anew (multiprocessing's 'spawn'), or forked before the first use, is accepted."
-            )
+            raise forked()
         count, why = self._devices()
         if not 0 <= index < count:
             raise MissingFactError(f"device cuda:{index}", why or f"There are cuda:0 to cuda:{count - 1}.")
@@ -303,3 +316,7 @@ class CudaBackend:
             except (MissingFactError, DriverError) as error:
                 self._found = (0, f"There is none here: {error}")
         return self._found
+
+
+def _nothing(_: Sequence[int]) -> None:
+    """Stand for a launch of no programs."""

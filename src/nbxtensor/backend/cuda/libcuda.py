@@ -16,6 +16,7 @@ __all__ = [
     "NOT_READY",
     "NO_DEVICE",
     "REACHED_ALREADY",
+    "WRONG_CONTEXT",
 ]
 
 CUDA = Abi(
@@ -118,3 +119,7 @@ FUNCTION_ATTRIBUTES = MappingProxyType(
     {"max_threads": 0, "static_shared_nbytes": 1, "local_nbytes": 3, "registers": 4, "max_dynamic_shared_nbytes": 8}
 )
 """CUfunction_attribute by what it states."""
+
+WRONG_CONTEXT = frozenset({201, 400})
+"""CUDA_ERROR_INVALID_CONTEXT and CUDA_ERROR_INVALID_HANDLE: what a launch answers that finds the thread's current
+context to be another than its function's."""

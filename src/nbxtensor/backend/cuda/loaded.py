@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-import struct
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nbxtensor.backend.abi import Driver
 from nbxtensor.backend.abi_arguments import Arguments
 from nbxtensor.backend.contract import Bound, Compiled
-from nbxtensor.backend.cuda.card import Card
-from nbxtensor.backend.cuda.libcuda import FUNCTION_ATTRIBUTES
+from nbxtensor.backend.cuda.card import Card, forked
+from nbxtensor.backend.cuda.libcuda import FUNCTION_ATTRIBUTES, WRONG_CONTEXT
 from nbxtensor.errors import ArgumentError, CompileError, DriverError, UnsupportedError
 
 __all__ = ["CudaKernel", "Resources", "cuda_kernel"]
 
 _WITHOUT_ASKING = 48 << 10  # bytes of dynamic shared memory that a launch has without opting in
 _WARP = 32
-_GRID = struct.Struct("@3I")
 
 
 class _LaunchConfig(ctypes.Structure):
@@ -64,7 +62,7 @@ class CudaKernel:
     """
 
     __slots__ = (
-        "__weakref__", "_config", "_config_at", "_launch", "arguments", "card", "compiled", "function", "resources",
+        "__weakref__", "_shared_nbytes", "arguments", "card", "compiled", "function", "resources",
     )  # fmt: skip
 
     def __init__(self, compiled: Compiled, card: Card) -> None:
@@ -115,25 +113,39 @@ class CudaKernel:
             shared_nbytes=shared + static,
             threads=threads,
         )
-        self._launch = driver.function("launch")
-        self._config = _LaunchConfig((0, 0, 0), (threads, 1, 1), shared, card.stream, None, 0)
-        self._config_at = ctypes.addressof(self._config)
+        self._shared_nbytes = shared
 
-    def launch(self, grid: tuple[int, int, int], arguments: Sequence[int | float]) -> None:
-        """Start the kernel on the card's stream; it may still run on return.
+    def starter(
+        self, grid: tuple[int, int, int], arguments: Sequence[int | float], varying: Sequence[int] = ()
+    ) -> Callable[[Sequence[int]], None]:
+        """Return what starts the kernel on the card's stream, as `Backend.starter` says; it may run on after that.
 
         Raises:
             ArgumentError: Values that the kernel does not take.
-            DriverError: The driver fails.
+            UnsupportedError: (when it is called) The process was forked.
+            DriverError: (when it is called) The driver fails.
         """
-        block = self.arguments
-        self.card.enter()
-        with block.lock:
-            block.fill(arguments)
-            _GRID.pack_into(self._config, 0, *grid)
-            status = self._launch(self._config_at, self.function, block.table, None)
-        if status:
-            raise self.card.driver.error("launch", status)
+        card, driver, function = self.card, self.card.driver, self.function
+        block = Arguments(self.compiled, int(self.compiled.metadata["hidden"]))
+        block.fill(arguments)
+        words, places = block.pointers(varying)
+        config = _LaunchConfig(grid, (self.resources.threads, 1, 1), self._shared_nbytes, card.stream, None, 0)
+        launch, config_at, table, lock = driver.function("launch"), ctypes.addressof(config), block.table, block.lock
+
+        def start(addresses: Sequence[int], _kept: object = (self, block, config)) -> None:
+            if card.forked:
+                raise forked()
+            with lock:
+                for place, address in zip(places, addresses, strict=True):
+                    words[place] = address
+                status = launch(config_at, function, table, None)
+                if status and status in WRONG_CONTEXT:
+                    card.enter()
+                    status = launch(config_at, function, table, None)
+            if status:
+                raise driver.error("launch", status)
+
+        return start
 
     def _attribute(self, driver: Driver, name: str) -> int:
         return driver.integer("function_attribute", FUNCTION_ATTRIBUTES[name], self.function)
