@@ -237,6 +237,14 @@ def test_what_cannot_be_exchanged_is_refused_by_name():
     assert not hasattr(x, "__cuda_array_interface__")
 
 
+def test_strides_that_leave_all_memory_are_refused():
+    x = np.lib.stride_tricks.as_strided(np.zeros(2, np.float32), (2,), (4 << 57,))
+    writer = Writer(x)
+    with pytest.raises(ExchangeError, match="strides that stay in memory"):
+        nbx.from_dlpack(writer)
+    assert writer.returned == 1
+
+
 def test_asarray_takes_what_has_dlpack():
     writer = Writer(np.arange(6, dtype=np.float32))
     assert nbx.asarray(writer, dtype="int32").tolist() == [0, 1, 2, 3, 4, 5]

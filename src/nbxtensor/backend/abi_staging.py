@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -14,10 +15,13 @@ from nbxtensor.backend.abi_event import Event
 __all__ = ["HostBlock", "Staging"]
 
 _PORTABLE = 1  # the flag of memory that is pinned for every device of the process
-_WORKERS = 4
+# Chosen on an H200 with 16 cores of its host: 512 MiB go in at 43 GB/s and out at 39 GB/s (9 and 18 through the driver
+# alone, which stages the bytes on one thread; 55 from pinned memory); smaller copies want fewer threads, and below
+# 32 MiB the driver alone is as fast.
+_WORKERS = 8
 _SLOT_NBYTES = 4 << 20
-# Below this a copy through the driver alone is as fast: it stages the bytes itself, on one thread.
-_LEAST_NBYTES = 4 * _SLOT_NBYTES
+_PIECES = 4  # that a thread is worth
+_LEAST_NBYTES = 32 << 20
 
 
 class HostBlock:
@@ -73,7 +77,7 @@ class Staging:
         stream: int,
         enter: Callable[[], None],
         *,
-        workers: int = _WORKERS,
+        workers: int | None = None,
         slot_nbytes: int = _SLOT_NBYTES,
         least_nbytes: int = _LEAST_NBYTES,
     ) -> None:
@@ -83,14 +87,14 @@ class Staging:
             driver: The driver.
             stream: The stream that the copies are ordered by.
             enter: Makes the device the calling thread's current one.
-            workers: Threads that copy; each has two blocks.
+            workers: Most threads that copy; each has two blocks. None: 8, or as many as there are processors.
             slot_nbytes: Size of a block.
             least_nbytes: Smallest copy that is worth it.
         """
         self._driver = driver
         self._stream = stream
         self._enter = enter
-        self._workers = workers
+        self._workers = workers or min(_WORKERS, os.cpu_count() or 1)
         self._slot_nbytes = slot_nbytes
         self.least_nbytes: int = least_nbytes
         self._turn = threading.Lock()
@@ -136,7 +140,8 @@ class Staging:
 
     def _spread(self, work: Callable[[tuple[_Slot, _Slot], range], None], nbytes: int) -> None:
         """Have each worker do every so manieth piece."""
-        step = self._workers * self._slot_nbytes
+        workers = max(min(self._workers, nbytes // (_PIECES * self._slot_nbytes)), 1)
+        step = workers * self._slot_nbytes
         failures: list[BaseException] = []
 
         def run(worker: int) -> None:
@@ -147,10 +152,10 @@ class Staging:
                 failures.append(failure)
 
         with self._turn:
-            while len(self._slots) < self._workers:
+            while len(self._slots) < workers:
                 first, second = (_Slot(self._driver, self._enter, self._slot_nbytes) for _ in range(2))
                 self._slots.append((first, second))
-            threads = [threading.Thread(target=run, args=(worker,)) for worker in range(1, self._workers)]
+            threads = [threading.Thread(target=run, args=(worker,)) for worker in range(1, workers)]
             for thread in threads:
                 thread.start()
             run(0)

@@ -24,6 +24,7 @@ __all__ = ["capsule", "cuda_interface", "dlpack_device", "from_cuda_interface", 
 _ON_HOST = (1, 3)  # kDLCPU, kDLCUDAHost: memory that the host reaches as its own
 _DEFAULT_STREAM = 1  # the legacy default stream, as DLPack and the CUDA array interface spell it
 _NO_ORDER = -1
+_ADDRESSABLE = 1 << 57  # bytes: more than any processor gives addresses to
 
 
 def dlpack_device(tensor: Any) -> tuple[int, int]:
@@ -207,6 +208,8 @@ def _taken(name: str, lent: Lent, dtype: str, where: Device, owner: object) -> t
     if spec.numel and lent.address % width and not hasattr(where.backend.memory(where.index), "view"):
         raise ExchangeError(f"{name}: an address that is a multiple of {width}. Got {lent.address:#x}, of {dtype}.")
     nbytes = shapes.extent_span(spec.shape, spec.strides) * width
+    if nbytes > _ADDRESSABLE:  # some libraries write a negative stride as a huge one
+        raise ExchangeError(f"{name}: strides that stay in memory. Got {spec.strides} for shape {spec.shape}.")
     return Storage(lent.address, nbytes, None, owner, readonly=lent.readonly), spec, where
 
 

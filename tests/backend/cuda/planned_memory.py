@@ -1,13 +1,27 @@
 """What a plan says that it takes of a GPU, beside what the driver says."""
 
 import gc
+import os
 from dataclasses import dataclass
+
+import pytest
 
 from nbxtensor.planning.plan import Plan
 from nbxtensor.run import Device
 
 GRANULARITY = 2 << 20
 """Bytes in whose multiples the driver gives memory out."""
+
+
+def device_alone():
+    """Whether no other process of the tests is on the device: what it has free is then this one's doing."""
+    return "PYTEST_XDIST_WORKER" not in os.environ
+
+
+def alone(test):
+    """Mark a test that looks at what the device has free."""
+    skip = pytest.mark.skipif(not device_alone(), reason="needs the device to itself: run with -n0 -m alone")
+    return pytest.mark.alone(skip(test))
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,12 @@ import threading
 
 import numpy as np
 import pytest
+from tests.backend.cuda.planned_memory import device_alone
 
 import nbxtensor as nbx
 from nbxtensor.backend import registry
 from nbxtensor.dtype.itemsize import numpy_dtype
+from nbxtensor.errors import ExchangeError
 from nbxtensor.tensor import from_numpy_array
 from nbxtensor.tensor.capsules import borrow
 
@@ -87,9 +89,8 @@ def test_views_and_nothing(torch, cupy):
             assert nbx.from_dlpack(back).tolist() == view.tolist()
     there = torch.arange(24.0, device="cuda").reshape(4, 6)
     assert nbx.from_dlpack(there.T[1:]).tolist() == there.T[1:].tolist()
-    assert (
-        nbx.from_dlpack(cupy.arange(24.0).reshape(4, 6)[::-1]).tolist() == np.arange(24.0).reshape(4, 6)[::-1].tolist()
-    )
+    with pytest.raises(ExchangeError, match="strides that stay in memory"):  # CuPy writes -1 without its sign
+        nbx.from_dlpack(cupy.arange(24.0).reshape(4, 6)[::-1])
     assert nbx.from_dlpack(torch.empty(0, 3, device="cuda")).shape == (0, 3)
 
 
@@ -189,7 +190,8 @@ def test_many_round_trips_from_many_threads_leave_nothing(torch, cupy):
     gc.collect()
     assert not wrong
     assert allocator.live == live
-    assert free - memory.info().free <= 32 << 20  # torch and CuPy keep pools for each thread
+    if device_alone():
+        assert free - memory.info().free <= 32 << 20  # torch and CuPy keep pools for each thread
 
 
 def test_copies_and_the_host(torch):

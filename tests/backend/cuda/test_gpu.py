@@ -14,7 +14,6 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not registry.backend("cuda").count(), reason="no NVIDIA GPU here"),
 ]
-GRANULARITY = 2 << 20  # the driver's: what it reports as used grows in such steps
 
 
 def block(weights, x):
@@ -112,25 +111,6 @@ def test_threads_run_programs_at_once(programs):
     for thread in threads:
         thread.join()
     assert not wrong
-
-
-def test_a_plan_takes_what_it_says_and_its_first_launch_takes_no_more():
-    device = nbx.device("cuda")
-    spec = nbx.Spec((4096, 4096), "float32")
-
-    def fn(weights, x):
-        return nbx.softmax(x @ weights["w"], axis=-1) + 1
-
-    plan = nbx.plan(nbx.trace(fn, spec, weights={"w": spec}), device="cuda")
-    device.allocator.trim()
-    memory = device.backend.memory(0)
-    before = memory.info().free
-    program = plan.load({"w": np.zeros((4096, 4096), np.float32)})
-    loaded = memory.info().free
-    assert before - loaded <= plan.nbytes + 8 * GRANULARITY  # code of the kernels, and three areas, in its steps
-    program.run()
-    device.backend.synchronize(0)
-    assert loaded - memory.info().free <= GRANULARITY
 
 
 def test_memory_that_is_not_there_is_refused_with_the_numbers():

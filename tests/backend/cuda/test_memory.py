@@ -65,14 +65,14 @@ def test_large_copies_go_through_pinned_blocks(library, cuda, nbytes):
         staging.copy_out(through.ctypes.data, address, nbytes)
         assert whole.tobytes() == through.tobytes() == data.tobytes()
         data[:] = data[::-1].copy()
-    assert len(library.host) == 6
+    assert len(library.host) == 2 * max(min(3, nbytes // 16384), 1)
     del staging
     gc.collect()
     assert not library.host
 
 
 def test_memory_stages_what_is_large(memory, library):
-    data = np.arange(5 << 20, dtype=np.uint32)
+    data = np.arange(9 << 20, dtype=np.uint32)
     address = memory.allocate(data.nbytes)
     memory.copy_in(address, data.data)
     assert library.host
@@ -82,7 +82,7 @@ def test_memory_stages_what_is_large(memory, library):
 
 
 def test_a_failure_in_a_thread_reaches_the_caller(memory, library):
-    data = np.zeros(20 << 20, np.uint8)
+    data = np.zeros(33 << 20, np.uint8)
     address = memory.allocate(data.nbytes)
     library.failing["cuMemcpyHtoDAsync_v2"] = 700
     with pytest.raises(DriverError, match="CUDA_ERROR_ILLEGAL_ADDRESS"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.backend.cuda.planned_memory import GRANULARITY, taken
+from tests.backend.cuda.planned_memory import GRANULARITY, alone, taken
 from tests.backend.cuda.watched_driver import watched
 
 import nbxtensor as nbx
@@ -82,6 +82,7 @@ print(json.dumps({"local": local, "run": before - run, "replay": run - memory.in
 """
 
 
+@alone
 @pytest.mark.parametrize("what", ["layer", "vocabulary"])
 def test_the_first_launch_of_a_process_takes_no_memory_that_nobody_planned(what):
     """Kernels that spill make the driver reserve memory at their first launch; graphs take some of their own."""
@@ -93,6 +94,7 @@ def test_the_first_launch_of_a_process_takes_no_memory_that_nobody_planned(what)
     assert found["replay"] <= GRANULARITY
 
 
+@alone
 @pytest.mark.parametrize("width", [WIDTH, 4096])
 def test_the_driver_gives_what_the_plan_says(width):
     device = nbx.device("cuda")
