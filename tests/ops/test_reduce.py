@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.ops import harness
 
+import nbxtensor as nbx
 from nbxtensor.errors import ArgumentError, BoundsError, DtypeError, ShapeError
 from nbxtensor.op import Case, Spec
 from nbxtensor.ops.reduce import op as reduce
@@ -149,3 +150,17 @@ def test_elements_past_two_gigaelements_are_addressed_in_64_bits(shape, axis, ba
     for line in first.kernel.text.splitlines():
         if "tl.arange" in line:
             assert line.endswith(".to(tl.int64)")
+
+
+@pytest.mark.parametrize("shape", [(1, 128255), (3, 8193), (2, 16383), (1, 600001)])
+def test_pieces_as_small_as_those_of_a_gpu(shape, monkeypatch):
+    monkeypatch.setattr("nbxtensor.ops.reduce.plan._PIECES", {})
+    x = np.random.default_rng(shape[1]).standard_normal(shape).astype(np.float32)
+    x[:, shape[1] // 3] = x[:, -1] = 9  # the first of two
+    tensor = nbx.asarray(x)
+    call = nbx.argmax.op.call({"x": tensor.spec}, {"axis": 1, "keepdims": False}, nbx.device("cpu").target)
+    assert len(nbx.argmax.op.kernel(call).launch(call)) == 4
+    np.testing.assert_array_equal(nbx.argmax(tensor, axis=1).numpy(), x.argmax(1))
+    np.testing.assert_array_equal(nbx.max(tensor, axis=1).numpy(), x.max(1))
+    np.testing.assert_allclose(nbx.sum(tensor, axis=1).numpy(), x.astype(np.float64).sum(1), rtol=1e-4, atol=1e-2)
+    np.testing.assert_allclose(nbx.var(tensor, axis=1).numpy(), x.astype(np.float64).var(1), rtol=1e-5)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from nbxtensor import shape as shapes
@@ -15,7 +15,8 @@ from nbxtensor.shape.collapse import collapse
 __all__ = ["kernels", "reduced_axes", "result_shape"]
 
 _PROGRAMS = 16  # fewer programs than this leave a device idle
-_PIECE = 2**14  # elements that are worth a program
+_PIECES: Mapping[str, int] = {"cpu": 2**14}  # elements that are worth a program, by kind of device
+_PIECE = 2**11  # of all others: two rounds of a program, since many run at once
 _MOST_PIECES = 256  # so that one tile finishes their totals
 
 Rule = Callable[[Call], Reduction]
@@ -72,7 +73,7 @@ def kernels(rule: Rule) -> tuple[Kernel, ...]:
 def _steps(call: Call, reduction: Reduction) -> list[_Step]:
     """Return the walks of a call."""
     walk = _walk(call, reduction)
-    pieces = _pieces(walk)
+    pieces = _pieces(walk, _PIECES.get(call.device.backend, _PIECE))
     if pieces == 1:
         return [_Step(walk, "")]
     steps: list[_Step] = []
@@ -148,10 +149,15 @@ def _result_strides(result: Spec, dropped: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(stride for axis, stride in enumerate(result.strides) if axis not in dropped)
 
 
-def _pieces(walk: Walk) -> int:
-    """Return how many pieces the reduced elements are cut into: 1 where the results alone give programs enough."""
+def _pieces(walk: Walk, piece: int) -> int:
+    """Return how many pieces the reduced elements are cut into: 1 where the results alone give programs enough.
+
+    Args:
+        walk: The whole reduction.
+        piece: Elements that are worth a program.
+    """
     count = shapes.numel(walk.reduced)
     programs = shapes.numel(walk.kept)
-    if programs >= _PROGRAMS or count < 4 * _PIECE:
+    if programs >= _PROGRAMS or count < 4 * piece:
         return 1
-    return min(_MOST_PIECES, -(-count // _PIECE))
+    return min(_MOST_PIECES, -(-count // piece))
