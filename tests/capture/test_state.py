@@ -195,6 +195,9 @@ def test_programs_share_weights_and_state(device, weights):
         for a, b in zip(decode(row(n)), model(row(n)), strict=True):
             np.testing.assert_allclose(a.numpy(), b, rtol=1e-5, atol=1e-6)
     check(prefill, model)
+    again = nbx.load_plan(nbx.save_plan(prefill_plan), device=device).load(share=prefill)
+    again(rows)
+    assert decode.state["position"].item() == 11
 
 
 def test_what_is_shared_lives_as_long_as_either_program(device, weights):
