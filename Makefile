@@ -1,4 +1,5 @@
-# `make demo` runs a real model, `make test` the whole suite, `make check` every gate; each makes what it needs.
+# `make demo` runs a real model, `make test` the whole suite, `make test-gpu` what needs an NVIDIA GPU, `make check` every
+# gate; each makes what it needs, but for `make test-gpu`, which uses the Python that is there.
 PYTHON ?= python3
 VENV ?= .venv
 # A release of Triton to install; empty for the newest.
@@ -7,17 +8,23 @@ TRITON ?=
 TEXT ?=
 # Arguments for pytest.
 PYTEST ?=
+# Arguments for the tests on a GPU: "--sanitize 60" for a minute of each tool of compute-sanitizer.
+GPU ?=
 
 RUN := $(VENV)/bin/python
 INSTALL := $(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint docs check clean
+.PHONY: demo test test-gpu lint docs check clean
 
 demo: $(VENV)/.demo
 	$(RUN) examples/minilm.py $(if $(TEXT),--text "$(TEXT)")
 
 test: $(VENV)/.test
 	$(RUN) -m pytest -n 2 --dist loadfile $(PYTEST)
+
+# On a machine with an NVIDIA GPU, with the Python there: pytest and its plugins, hypothesis and Triton are what it needs.
+test-gpu:
+	$(PYTHON) tools/checkout.py tools/gpu_check.py --no-figures $(GPU)
 
 lint: $(VENV)/.lint
 	$(VENV)/bin/ruff check .

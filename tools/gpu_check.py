@@ -1,15 +1,18 @@
 """Check and time the library on an NVIDIA GPU, in one command; figures go to a file of JSON lines.
 
-python tools/gpu_check.py --out bench/results/nvidia-h200.jsonl
+python tools/checkout.py tools/gpu_check.py
 
 It compares a BERT of MiniLM's shape (random weights) with the CPU, times launches, recordings, copies, some ops and the
-start, and runs the tests that need a GPU and the conformance tests.
+start, and runs what needs a GPU: the tests of the CUDA backend, every case of every op, the conformance tests, the
+exchange with torch and CuPy, the proof that the library runs without torch, and, where asked, the cases of the ops
+under compute-sanitizer. The file keeps the last result of each, for the device.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import importlib.util
 import json
 import subprocess
@@ -20,23 +23,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.backend.cuda.planned_memory import taken
+from tools.gpu_sanitize import TOOLS, sanitize
 
 import nbxtensor as nbx
 from nbxtensor.backend import registry
 
 ROOT = Path(__file__).parent.parent
-TESTS = ("tests/backend/cuda", "tests/nbxtensor_backend_conformance")
+RESULTS = ROOT / "bench" / "results"
+TESTS = ("tests/backend/cuda", "tests/nbxtensor_backend_conformance", "tests/tensor/test_exchange.py")
 LAYERS = 6
 MINILM = {"num_attention_heads": 12, "layer_norm_eps": 1e-12, "num_hidden_layers": LAYERS}
 HIDDEN, WIDE, WORDS, PLACES = 384, 1536, 30522, 512
 
 
 class Lines:
-    """Figures: shown, and kept as JSON lines."""
+    """Figures: shown, and kept as JSON lines, the last one of each case."""
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
         target = registry.backend("cuda").target(0)
+        name = str(target.fact("name")).lower().replace(" ", "-")
+        self._path = path or RESULTS / f"{name}.jsonl"
         self._about = {
             "device": target.fact("name"),
             "arch": target.arch,
@@ -49,9 +56,14 @@ class Lines:
         """Show and keep one figure."""
         line = {"group": group, "case": case, "unit": unit, "ours": float(f"{ours:.4g}"), **more}
         print(json.dumps(line), flush=True)
-        if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({**line, **self._about}) + "\n")
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        old = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
+        kept = [text for text in old if not _same(json.loads(text), line)]
+        self._path.write_text("\n".join([*kept, json.dumps({**line, **self._about}), ""]), encoding="utf-8")
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return (one.get("group"), one.get("case")) == (other["group"], other["case"])
 
 
 def _version(package: str) -> str:
@@ -78,35 +90,51 @@ def median(call: Callable[[], Any], *, runs: int = 21) -> float:
     return float(np.median(took[2:]))
 
 
-def tests(lines: Lines, workers: int, log: Path) -> int:
-    """Run the tests that need a GPU; return pytest's status."""
+def tests(lines: Lines, workers: int, folder: Path) -> int:
+    """Run the tests that need a GPU, side by side, then those that need it to themselves; return pytest's status."""
+    # The documents' examples, which the folder above the tests has, need packages of their own.
+    fixed = ["-q", "--confcutdir=tests", "-p", "no:cacheprovider", "-p", "no:benchmark", "--tb=short", *TESTS]
+    worst = 0
+    for name, chosen in (("side by side", ["-n", str(workers)]), ("alone", ["-n0", "-m", "alone"])):
+        began = time.perf_counter()
+        log = folder / f"tests {name}.txt".replace(" ", "_")
+        with log.open("w", encoding="utf-8") as file:
+            command = [sys.executable, "-m", "pytest", *chosen, *fixed]
+            status = subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
+        words = log.read_text(encoding="utf-8").strip().splitlines()
+        for line in words:
+            if line.startswith(("FAILED", "ERROR")):
+                print(line[:200])
+        took = time.perf_counter() - began
+        lines.add("tests", name, "seconds", took, status=status, said=words[-1] if words else "", of=TESTS)
+        worst = max(worst, status)
+    return worst
+
+
+def without_torch(lines: Lines) -> int:
+    """Run the proof that the library runs without torch; return its status."""
     began = time.perf_counter()
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-n",
-        str(workers),
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:benchmark",
-        "--tb=short",
-        *TESTS,
-    ]
-    with log.open("w", encoding="utf-8") as file:
-        status = subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
-    words = log.read_text(encoding="utf-8").strip().splitlines()
-    for line in words:
-        if line.startswith(("FAILED", "ERROR")):
-            print(line[:200])
-    lines.add(
-        "tests", " ".join(TESTS), "seconds", time.perf_counter() - began, status=status, said=words[-1] if words else ""
-    )
+    command = [sys.executable, str(ROOT / "tools" / "torch_free_proof.py")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    said = done.stdout.strip().splitlines()
+    if done.returncode:
+        print(done.stdout[-2000:], done.stderr[-2000:])
+    lines.add("tests", "without torch", "seconds", time.perf_counter() - began, status=done.returncode, said=said)
+    return done.returncode
+
+
+def sanitized(lines: Lines, workers: int, seconds: float, folder: Path) -> int:
+    """Run cases of the ops under compute-sanitizer; return 0 where nothing was found."""
+    status = 0
+    for tool in TOOLS:
+        began = time.perf_counter()
+        found = sanitize(tool, workers, seconds, seed=0, log=folder)
+        lines.add("tests", f"compute-sanitizer {tool}", "seconds", time.perf_counter() - began, **found)
+        status |= int(found["found"] > 0)
     return status
 
 
+@functools.cache
 def minilm_weights() -> dict[str, np.ndarray]:
     """Return random weights of MiniLM's shapes, by the names of its file."""
     rng = np.random.default_rng(0)
@@ -132,32 +160,37 @@ def minilm_weights() -> dict[str, np.ndarray]:
     }
 
 
-def minilm(lines: Lines, batch: int, tokens: int = 128) -> None:
-    """Run the encoder of the example on the GPU, beside the CPU's result, memory and time against the plan's."""
+@functools.cache
+def _example() -> Any:
     spec = importlib.util.spec_from_file_location("minilm", ROOT / "examples" / "minilm.py")
     if spec is None or spec.loader is None:
         raise SystemExit("examples/minilm.py is not there.")
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
-    weights = minilm_weights()
-    specs = {name: nbx.Spec(w.shape, "float32") for name, w in weights.items()}
+    return example
+
+
+def minilm_graph(batch: int, tokens: int = 128) -> Any:
+    """Return the graph of the example's encoder."""
+    specs = {name: nbx.Spec(w.shape, "float32") for name, w in minilm_weights().items()}
     inputs = (nbx.Spec((batch, tokens), "int64"), nbx.Spec((batch, tokens), "bool"))
-    graph = nbx.trace(example.encoder(MINILM), *inputs, weights=specs, name="minilm")
+    return nbx.trace(_example().encoder(MINILM), *inputs, weights=specs, name="minilm")
+
+
+def minilm(lines: Lines, batch: int, tokens: int = 128) -> None:
+    """Run the encoder of the example on the GPU, beside the CPU's result, memory and time against the plan's."""
+    weights, graph = minilm_weights(), minilm_graph(batch, tokens)
     rng = np.random.default_rng(batch)
     ids, mask = rng.integers(0, WORDS, (batch, tokens)), np.ones((batch, tokens), bool)
     mask[:, tokens - 16 :] = rng.random((batch, 16)) < 0.5
     wanted = nbx.plan(graph, device="cpu").load(weights)(ids, mask).numpy().astype(np.float64)
     device = nbx.device("cuda")
-    memory = device.backend.memory(0)
-    device.allocator.trim()
     plan = nbx.plan(graph, device="cuda")
-    free = memory.info().free
+    took = taken(plan, weights, device)
     began = time.perf_counter()
     program = plan.load(weights)
     loading = time.perf_counter() - began
-    loaded = free - memory.info().free
     got = program(ids, mask).numpy().astype(np.float64)
-    ran = free - memory.info().free
     norms = np.linalg.norm(got, axis=-1) * np.linalg.norm(wanted, axis=-1)
     apart = float((1 - (got * wanted).sum(-1) / norms).max())
     recording = program.capture(ids, mask)
@@ -174,7 +207,8 @@ def minilm(lines: Lines, batch: int, tokens: int = 128) -> None:
         program=float(f"{1e3 * normal:.4g}"), price=float(f"{1e3 * price.seconds:.4g}"), limit=price.limit,
         tokens_per_second=round(batch * tokens / seconds), launches=len(recording), verified=recording.verified,
         apart=apart, worst=float(np.abs(got - wanted).max()), load_seconds=round(loading, 3),
-        planned_nbytes=plan.nbytes, driver_nbytes_after_load=loaded, driver_nbytes_after_run=ran,
+        planned_nbytes=took.planned, driver_nbytes=took.areas, unplanned_nbytes=took.unplanned,
+        code_nbytes=took.code, first_run_nbytes=took.first_run,
         spilling=sorted({k.compiled.name for k in kernels if k.resources.local_nbytes}),
         most_registers=max(k.resources.registers for k in kernels),
         microseconds={name: round(value, 1) for name, value in sorted(families.items(), key=lambda e: -e[1])},
@@ -217,29 +251,36 @@ def launches(lines: Lines, count: int = 1000) -> None:
     one = median(device.backend.record(program.launches[:1]).run, runs=101)
     whole = median(replay.run)
     lines.add("launch", "replay of one launch, waited for", "us", 1e6 * one)
-    lines.add("launch", f"each node of a replay of {count}", "us", 1e6 * (whole - one) / (count - 1), goal=0.95)
+    each = 1e6 / (count - 1)
+    card = device.backend._card(0)  # noqa: SLF001 - for the comparison alone
+    card.starts_early = False
+    late = median(device.backend.record(program.launches).run)
+    card.starts_early = True
+    lines.add(
+        "launch", f"each node of a replay of {count}", "us", each * (whole - one), goal=0.95,
+        without_early_start=float(f"{each * (late - one):.4g}"),
+    )  # fmt: skip
+    first = program.launches[0].arguments
+    lines.add("launch", "other arguments for a recorded launch", "us", 1e6 * median(lambda: replay.rebind(0, first)))
 
 
 def copies(lines: Lines, nbytes: int = 1 << 30) -> None:
-    """Time copies: on the device (bytes read and written), to it and from it (pageable host memory)."""
+    """Time copies: on the device (bytes read and written), and to and from ordinary and pinned memory of the host."""
     memory = nbx.device("cuda").backend.memory(0)
     wait = nbx.device("cuda").backend.synchronize
     first, second = memory.allocate(nbytes), memory.allocate(nbytes)
-    host = np.ones(nbytes // 4, np.uint8)
+    host, pinned = np.ones(nbytes // 2, np.uint8), memory.allocate_host(nbytes // 2)
+    size = host.nbytes
     within = median(lambda: (memory.copy(second, first, nbytes), wait(0)), runs=9)
     lines.add("copy", "on the device, 1 GiB", "TB/s", 2 * nbytes / within / 1e12)
-    lines.add(
-        "copy",
-        "to the device, 256 MiB",
-        "GB/s",
-        host.nbytes / median(lambda: memory.copy_in(first, host.data), runs=5) / 1e9,
-    )
-    lines.add(
-        "copy",
-        "from the device, 256 MiB",
-        "GB/s",
-        host.nbytes / median(lambda: memory.copy_out(host.data, first), runs=5) / 1e9,
-    )
+    ways: dict[str, Callable[[], Any]] = {
+        "to the device, 512 MiB": lambda: memory.copy_in(first, host.data),
+        "from the device, 512 MiB": lambda: memory.copy_out(host.data, first),
+        "to the device, 512 MiB, pinned": lambda: memory.start_copy_in(first, pinned, size).wait(),
+        "from the device, 512 MiB, pinned": lambda: memory.start_copy_out(pinned, first, size).wait(),
+    }
+    for name, copy in ways.items():
+        lines.add("copy", name, "GB/s", size / median(copy, runs=5) / 1e9)
     memory.free(first)
     memory.free(second)
 
@@ -270,24 +311,32 @@ def ops(lines: Lines) -> None:
 def main() -> int:
     """Run every check; return the status of the tests."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, help="file that the figures are appended to")
-    parser.add_argument("--log", type=Path, default=ROOT / "build" / "gpu_tests.txt", help="what the tests print")
+    parser.add_argument("--out", type=Path, help="file of the figures; left out, the device's in bench/results")
+    parser.add_argument("--log", type=Path, default=ROOT / "build", help="folder for what the tests print")
     parser.add_argument("--workers", type=int, default=12, help="processes that run tests")
     parser.add_argument("--no-tests", action="store_true", help="figures only")
+    parser.add_argument("--no-figures", action="store_true", help="tests only")
+    parser.add_argument("--sanitize", type=float, default=0, help="seconds for each tool of compute-sanitizer")
     asked = parser.parse_args()
     if not registry.backend("cuda").count():
         raise SystemExit("no NVIDIA GPU here.")
-    asked.log.parent.mkdir(parents=True, exist_ok=True)
+    asked.log.mkdir(parents=True, exist_ok=True)
     lines = Lines(asked.out)
-    began = time.perf_counter()
-    nbx.add(nbx.asarray(np.ones(4, np.float32)).to("cuda"), 1).numpy()
-    lines.add("start", "first op, kernel compiled or fetched", "seconds", time.perf_counter() - began)
-    for batch in (1, 32):
-        minilm(lines, batch)
-    launches(lines)
-    copies(lines)
-    ops(lines)
-    return 0 if asked.no_tests else tests(lines, asked.workers, asked.log)
+    if not asked.no_figures:
+        began = time.perf_counter()
+        nbx.add(nbx.asarray(np.ones(4, np.float32)).to("cuda"), 1).numpy()
+        lines.add("start", "first op, kernel compiled or fetched", "seconds", time.perf_counter() - began)
+        for batch in (1, 32):
+            minilm(lines, batch)
+        launches(lines)
+        copies(lines)
+        ops(lines)
+    status = 0
+    if not asked.no_tests:
+        status = tests(lines, asked.workers, asked.log) | without_torch(lines)
+    if asked.sanitize:
+        status |= sanitized(lines, asked.workers, asked.sanitize, asked.log)
+    return status
 
 
 if __name__ == "__main__":

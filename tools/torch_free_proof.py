@@ -1,8 +1,9 @@
 """Prove that the library runs without torch: every attempt to import it is counted, caught ones too.
 
 A fresh process with an empty kernel cache and a finder that records and refuses every import of torch imports every
-module of the library, then compiles, plans, runs, captures and replays. A second process, the negative control,
-imports torch inside a ``try`` and must be caught, so that a proof that cannot see is noticed.
+module of the library, then compiles, plans, runs, captures and replays, on the CPU and, where there is one, on an
+NVIDIA GPU. A second process, the negative control, imports torch inside a ``try`` and must be caught, so that a proof
+that cannot see is noticed.
 """
 
 from __future__ import annotations
@@ -65,6 +66,19 @@ assert kernels > 0
 print("replayed", len(recording), "launches; files in the cache that was empty:", kernels)
 """
 
+# On an NVIDIA GPU, where there is one: an op and a captured program, their kernels compiled here and now.
+ON_GPU = """
+from nbxtensor.backend import registry
+if registry.backend("cuda").count():
+    there = x.to("cuda")
+    assert np.allclose(block(there).numpy(), eager, atol=1e-4)
+    recording = nbx.plan(nbx.trace(block, x.spec), device="cuda").load({}).capture()
+    assert recording.verified and np.allclose(recording(x).numpy(), eager, atol=1e-4)
+    print("on", nbx.device("cuda").target.fact("name"), "replayed", len(recording), "launches")
+else:
+    print("no NVIDIA GPU here")
+"""
+
 CONTROL = """
 try:
     import torch
@@ -100,7 +114,7 @@ def main() -> int:
     """Run the proof and its control; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--without-triton", action="store_true", help="facts and plans alone: nothing is compiled")
-    body = WITHOUT_TRITON if parser.parse_args().without_triton else WITHOUT_TRITON + RUN
+    body = WITHOUT_TRITON if parser.parse_args().without_triton else WITHOUT_TRITON + RUN + ON_GPU
     passed = watched(body) == (TORCH_FREE, 0)
     status, attempts = watched(CONTROL)
     caught = status == CAUGHT and attempts > 0

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tests.backend.cuda.planned_memory import GRANULARITY, alone, taken
 from tests.backend.cuda.watched_driver import watched
+from tools import gpu_check
 
 import nbxtensor as nbx
 from nbxtensor.backend import registry
@@ -104,6 +105,15 @@ def test_the_driver_gives_what_the_plan_says(width):
     found = taken(plan, {"w": np.zeros((width, width), np.float32)}, device)
     assert abs(found.unplanned) <= 3 * GRANULARITY if width == WIDTH else found.unplanned == 0, found
     assert found.code <= 8 * GRANULARITY
+    assert found.first_run <= GRANULARITY
+
+
+@alone
+@pytest.mark.parametrize("batch", [1, 32])
+def test_the_driver_gives_what_the_plan_of_a_model_says(batch):
+    plan = nbx.plan(gpu_check.minilm_graph(batch), device="cuda")
+    found = taken(plan, gpu_check.minilm_weights(), nbx.device("cuda"))
+    assert abs(found.unplanned) <= GRANULARITY, found
     assert found.first_run <= GRANULARITY
 
 
