@@ -8,7 +8,7 @@ from nbxtensor.errors import UnsupportedError
 from nbxtensor.op import Spec, Target
 from nbxtensor.ops.layout.op import copy, pad
 from nbxtensor.ops.matmul.op import linear, linear_packed
-from nbxtensor.ops.matmul.product import panel_width
+from nbxtensor.ops.matmul.plain import panel_width
 from nbxtensor.planning.graph import Graph, GraphBuffer, Node, Ref
 
 __all__ = ["pack"]

@@ -12,17 +12,10 @@ from nbxtensor.dtype.itemsize import is_storage_only
 from nbxtensor.dtype.itemsize import kind as dtype_kind
 from nbxtensor.errors import DtypeError, ShapeError
 from nbxtensor.op import Array, Call, Case, Cost, Expression, Kernel, Spec, declare
-from nbxtensor.ops.matmul.product import (
-    epilogue_of,
-    is_matvec,
-    matmul_launches,
-    matvec_launch,
-    operand_dtype,
-    operand_names,
-    panel_launch,
-    panels_fit,
-    runs_on_matrix_unit,
-)
+from nbxtensor.ops.matmul.plain import is_matvec, matmul_launches, matvec_launch, panel_launch, panels_fit
+from nbxtensor.ops.matmul.product import epilogue_of, operand_dtype, operand_names, runs_on_matrix_unit
+from nbxtensor.ops.matmul.rows import row_cost, row_launches, serves_row
+from nbxtensor.ops.matmul.tiles import serves_tiles, tile_cost, tile_launches
 
 if TYPE_CHECKING:
     from nbxtensor.tensor import Tensor
@@ -145,6 +138,8 @@ def _addmm_reference(
 
 
 _KERNELS = (
+    Kernel("row_kernel", row_cost, row_launches, accepts=serves_row),
+    Kernel("tile_kernel", tile_cost, tile_launches, accepts=serves_tiles),
     Kernel("matvec_kernel", _cost, matvec_launch, accepts=is_matvec),
     Kernel("matmul_kernel", _cost, matmul_launches),
 )

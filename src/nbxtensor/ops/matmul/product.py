@@ -1,10 +1,9 @@
-"""One product as the kernels see it: strides, blocks, epilogue, launches."""
+"""One product as the kernels see it: strides, dtypes, epilogue."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,24 +13,24 @@ from nbxtensor.dtype.itemsize import bits
 from nbxtensor.dtype.itemsize import kind as dtype_kind
 from nbxtensor.dtype.limits import iinfo
 from nbxtensor.dtype.promotion import binary_result
-from nbxtensor.errors import ArgumentError, DtypeError, ShapeError
-from nbxtensor.op import Array, Call, Expression, Launch, Scalar, Spec, Step, Target
+from nbxtensor.errors import ArgumentError, DtypeError
+from nbxtensor.op import Array, Call, Expression, Scalar, Spec, Step
 from nbxtensor.shape.collapse import collapse
 
 __all__ = [
-    "epilogue_of", "is_matvec", "matmul_launches", "matvec_launch", "operand_dtype", "operand_names",
-    "panel_launch", "panel_width", "panels_fit", "runs_on_matrix_unit",
+    "BATCH_AXES", "Product", "accumulator_of", "epilogue_of", "is_wide", "lifted", "operand_dtype", "operand_names",
+    "padded", "power_of_two", "product_of", "runs_on_matrix_unit", "slots_of", "turned",
 ]  # fmt: skip
 
 _MODULE = "nbxtensor.ops.matmul.kernel"
 _DEPTH_OF_BYTES = 2**15  # products of 8-bit integers that 32 bits hold the sum of
 _SLOTS = 4  # operands, and scalars, that a kernel's epilogue has room for
-_BATCH_AXES = 3  # batch axes a kernel walks, after those that can be merged are merged
+BATCH_AXES = 3  # batch axes a kernel walks, after those that can be merged are merged
 _WIDE = 2**31 - 2**16  # elements from which offsets are 64 bits wide, the padding of the last block in mind
 
 
 @dataclass(frozen=True, slots=True)
-class _Product:
+class Product:
     """One product as the kernels see it: (batch, m, k) by (batch, k, n), every operand by strides in elements.
 
     Attributes:
@@ -55,7 +54,7 @@ class _Product:
     extras: tuple[tuple[int, ...], ...]
 
 
-def _accumulator(call: Call) -> str:
+def accumulator_of(call: Call) -> str:
     """Return the dtype sums are kept in: float32 for the half formats, int32 for narrow integers.
 
     Integers whose sum goes into more than 32 bits, or into a float, are summed in 64 unless 32 always hold the sum.
@@ -108,7 +107,7 @@ def epilogue_of(call: Call) -> tuple[Expression, tuple[str, ...], tuple[float, .
 
 def _own_epilogue(call: Call) -> tuple[Expression, tuple[str, ...], tuple[float, ...]]:
     dtype = _base_dtype(call)
-    accumulator = _accumulator(call)
+    accumulator = accumulator_of(call)
     if "bias" in call.inputs:
         other = call["bias"].dtype
         step = Step(f"{_MODULE}:bias_add", (0, 1), (accumulator, accumulator), dtype, np.add)
@@ -153,7 +152,7 @@ def operand_names(call: Call) -> tuple[str, str]:
     return left, right
 
 
-def _product(call: Call) -> _Product:
+def product_of(call: Call) -> Product:
     """Return the call as one batched product over as few batch axes as the strides allow."""
     left, right = operand_names(call)
     x, y = call[left], call[right]
@@ -167,7 +166,7 @@ def _product(call: Call) -> _Product:
         ys, yt = (*ys, 1), (*yt, 0)
     batch = shapes.broadcast_shapes(xs[:-2], ys[:-2])
     out = call.outputs[0]
-    over = [_lifted(s, out.shape, vectors) for s in (out, *(call[n] for n in epilogue_of(call)[1]))]
+    over = [lifted(s, out.shape, vectors) for s in (out, *(call[n] for n in epilogue_of(call)[1]))]
     a = shapes.broadcast_strides(xs[:-2], xt[:-2], batch)[1]
     b = shapes.broadcast_strides(ys[:-2], yt[:-2], batch)[1]
     m = xs[-2]
@@ -176,14 +175,14 @@ def _product(call: Call) -> _Product:
         if len(extents) <= 1:
             extents, walked = extents or (1,), walked if extents else tuple((0,) for _ in walked)
             rows = [(*w, last) for w, last in zip(walked, (xt[-1], *(o[-1] for o in over)), strict=True)]
-            return _Product((), extents[0], ys[-1], xs[-1], rows[0], yt[-2:], rows[1], tuple(rows[2:]))
+            return Product((), extents[0], ys[-1], xs[-1], rows[0], yt[-2:], rows[1], tuple(rows[2:]))
     batch, walked = collapse(batch, [a, b, *(o[:-2] for o in over)])
     tails = [xt[-2:], yt[-2:], *(o[-2:] for o in over)]
     rows = [w + t for w, t in zip(walked, tails, strict=True)]
-    return _Product(batch, m, ys[-1], xs[-1], rows[0], rows[1], rows[2], tuple(rows[3:]))
+    return Product(batch, m, ys[-1], xs[-1], rows[0], rows[1], rows[2], tuple(rows[3:]))
 
 
-def _lifted(spec: Spec, shape: tuple[int, ...], vectors: tuple[bool, bool]) -> tuple[int, ...]:
+def lifted(spec: Spec, shape: tuple[int, ...], vectors: tuple[bool, bool]) -> tuple[int, ...]:
     """Return the strides of ``spec`` broadcast to the result's ``shape``, with the axes that vector operands lack."""
     strides = list(shapes.broadcast_strides(spec.shape, spec.strides, shape)[1])
     if vectors[1]:
@@ -193,13 +192,14 @@ def _lifted(spec: Spec, shape: tuple[int, ...], vectors: tuple[bool, bool]) -> t
     return tuple(strides)
 
 
-def _is_wide(call: Call) -> bool:
+def is_wide(call: Call) -> bool:
+    """Return whether offsets of an operand or a result need 64 bits."""
     specs = (*call.inputs.values(), *call.outputs)
     return any(shapes.extent_span(s.shape, s.strides) >= _WIDE for s in specs)
 
 
-def _slots(
-    call: Call, product: _Product, offsets: list[int], *, batched: bool
+def slots_of(
+    call: Call, product: Product, offsets: list[int], *, batched: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the epilogue's (arguments, constants) of a launch."""
     expression, names, scalars = epilogue_of(call)
@@ -209,13 +209,13 @@ def _slots(
         "EXTRAS": len(names),
     }
     for slot in range(_SLOTS):
-        axes = [f"b{i}" for i in range(_BATCH_AXES)] if batched else []
+        axes = [f"b{i}" for i in range(BATCH_AXES)] if batched else []
         places = [f"e{slot}_{axis}" for axis in (*axes, "row", "col")]
         if slot < len(names):
             strides = product.extras[slot]
             arguments[f"e{slot}"] = call.input(names[slot], offsets[slot])
-            padded = _padded(strides[max(len(strides) - 2 - _BATCH_AXES, 0) :]) if batched else strides[-2:]
-            arguments |= dict(zip(places, padded, strict=True))
+            last = padded(strides[max(len(strides) - 2 - BATCH_AXES, 0) :]) if batched else strides[-2:]
+            arguments |= dict(zip(places, last, strict=True))
         else:
             constants[f"e{slot}"] = None
             constants |= dict.fromkeys(places, 0)
@@ -225,146 +225,22 @@ def _slots(
     return arguments, constants
 
 
-def _padded(strides: tuple[int, ...]) -> tuple[int, ...]:
+def turned(product: Product) -> Product:
+    """Return the transposed product: the operands change places, and rows are columns."""
+
+    def across(strides: tuple[int, ...]) -> tuple[int, ...]:
+        return (*strides[:-2], strides[-1], strides[-2])
+
+    extras = tuple(across(strides) for strides in product.extras)
+    p = replace(product, m=product.n, n=product.m, c=across(product.c), extras=extras)
+    return replace(p, a=across(product.b), b=across(product.a))
+
+
+def padded(strides: tuple[int, ...]) -> tuple[int, ...]:
     """Return strides with the batch axes filled up to three, outermost first."""
-    return (0,) * (_BATCH_AXES + 2 - len(strides)) + strides
+    return (0,) * (BATCH_AXES + 2 - len(strides)) + strides
 
 
-def _power_of_two(n: int) -> int:
+def power_of_two(n: int) -> int:
+    """Return the smallest power of two that is at least ``n``."""
     return 1 << max(n - 1, 0).bit_length()
-
-
-@dataclass(frozen=True, slots=True)
-class _Tiling:
-    """Largest blocks (rows, columns, depth) of a kind of device.
-
-    Attributes:
-        plain: Where both operands lie as they were given.
-        panels: Where the right one is packed; columns are the width of a panel.
-        packs: Whether weights are packed for it at all.
-        programs: Programs below which blocks are halved, so that a device's workers all have some.
-        least: Smallest extent of a block.
-    """
-
-    plain: tuple[int, int, int]
-    panels: tuple[int, int, int]
-    packs: bool
-    programs: int
-    least: int
-
-
-# CPU: many rows share the copy that the product makes of a strip of a plain right operand; a packed panel needs none,
-# and stays in the second-level cache while rows pass. Measured (bench/README.md): 0.97 to 1.15 of OpenBLAS.
-# Others: a plain configuration that fits the shared memory of every card.
-_TILINGS: Mapping[str, _Tiling] = {"cpu": _Tiling((512, 256, 256), (128, 64, 512), packs=True, programs=16, least=1)}
-_GPU = _Tiling((64, 64, 32), (64, 64, 32), packs=False, programs=1, least=16)
-
-
-def _tiling(target: Target) -> _Tiling:
-    return _TILINGS.get(target.backend, _GPU)
-
-
-def panel_width(target: Target) -> int | None:
-    """Return the width of a packed weight's panels on ``target``, or None where weights stay as they are."""
-    tiling = _tiling(target)
-    return tiling.panels[1] if tiling.packs else None
-
-
-def _plain_blocks(call: Call, p: _Product) -> tuple[int, int, int]:
-    """Return blocks for operands as they were given: the largest that leave enough programs."""
-    tiling = _tiling(call.device)
-    rows, columns, depth = _within(tiling.plain, (p.m, p.n, p.k), tiling.least)
-    batches = shapes.numel(p.batch)
-    while -(-p.m // rows) * -(-p.n // columns) * batches < tiling.programs and max(rows, columns) > 64:
-        rows, columns = (rows // 2, columns) if rows >= columns else (rows, columns // 2)
-    return rows, columns, depth
-
-
-def _within(largest: tuple[int, int, int], extents: tuple[int, int, int], least: int) -> tuple[int, int, int]:
-    """Return ``largest`` where no extent is smaller, else the power of two that holds the extent."""
-    rows, columns, depth = (max(least, min(limit, _power_of_two(n))) for limit, n in zip(largest, extents, strict=True))
-    return rows, columns, depth
-
-
-def matmul_launches(call: Call) -> tuple[Launch, ...]:
-    """Return the launches of ``matmul_kernel``: one, or one per index of the batch axes past the third."""
-    p = _product(call)
-    dtype = operand_dtype(call)
-    accumulator = _accumulator(call)
-    matrix = runs_on_matrix_unit(dtype) and accumulator != "int64"
-    bm, bn, bk = _plain_blocks(call, p) if matrix else (16, 16, 16)
-    left, right = operand_names(call)
-    beyond = max(len(p.batch) - _BATCH_AXES, 0)
-    sizes = _padded((*p.batch[beyond:], 0, 0))
-    grid = (-(-p.m // bm), -(-p.n // bn), shapes.numel(p.batch[beyond:]))
-    launches: list[Launch] = []
-    for index in np.ndindex(*p.batch[:beyond]):
-
-        def at(strides: tuple[int, ...], index: tuple[int, ...] = index) -> int:
-            return sum(i * s for i, s in zip(index, strides[:beyond], strict=True))
-
-        arguments, constants = _slots(call, p, [at(strides) for strides in p.extras], batched=True)
-        arguments |= {"a": call.input(left, at(p.a)), "b": call.input(right, at(p.b)), "c": call.output(0, at(p.c))}
-        arguments |= {"m": p.m, "n": p.n, "k": p.k, "b1": max(sizes[1], 1), "b2": max(sizes[2], 1)}
-        for name, strides in (("a", p.a), ("b", p.b), ("c", p.c)):
-            places = (f"{name}_b0", f"{name}_b1", f"{name}_b2", f"{name}_row", f"{name}_col")
-            arguments |= dict(zip(places, _padded(strides[beyond:]), strict=True))
-        constants |= {"COMPUTE": f"tl.{dtype}", "ACC": f"tl.{accumulator}", "MATRIX": matrix}
-        constants |= {"WIDE": _is_wide(call), "BM": bm, "BN": bn, "BK": bk}
-        launches.append(Launch("matmul_kernel", grid, arguments, constants))
-    return tuple(launches)
-
-
-def is_matvec(call: Call) -> bool:
-    """Few rows against columns that lie along memory: a sum along the depth beats blocks of the matrix unit."""
-    p = _product(call)
-    along = p.a[-1] == 1 and p.b[-2] == 1 and (p.b[-1] != 1 or p.n == 1)
-    return not p.batch and p.m <= 8 and along and dtype_kind(operand_dtype(call)) == "float"
-
-
-def matvec_launch(call: Call) -> tuple[Launch, ...]:
-    """Return the launch of ``matvec_kernel``."""
-    p = _product(call)
-    dtype = operand_dtype(call)
-    arguments, constants = _slots(call, p, [0] * len(p.extras), batched=False)
-    left, right = operand_names(call)
-    arguments |= {"a": call.input(left), "b": call.input(right), "c": call.output(), "m": p.m, "n": p.n, "k": p.k}
-    arguments |= {"a_row": p.a[-2], "b_col": p.b[-1], "c_row": p.c[-2], "c_col": p.c[-1]}
-    bn, bk = min(16, _power_of_two(p.n)), min(512, _power_of_two(p.k))
-    constants |= {"COMPUTE": f"tl.{dtype}", "ACC": f"tl.{_accumulator(call)}", "WIDE": _is_wide(call)}
-    constants |= {"BN": bn, "BK": bk}
-    return (Launch("matvec_kernel", (p.m, -(-p.n // bn)), arguments, constants),)
-
-
-def panel_launch(call: Call) -> tuple[Launch, ...]:
-    """Return the launch of ``panel_kernel``."""
-    p = _panel_product(call)
-    width = call["panels"].shape[2]
-    dtype = operand_dtype(call)
-    tiling = _tiling(call.device)
-    bm, _, bk = _within(tiling.panels, (p.m, p.n, p.k), tiling.least)
-    arguments, constants = _slots(call, p, [0] * len(p.extras), batched=False)
-    arguments |= {"a": call.input("x"), "panels": call.input("panels"), "c": call.output()}
-    arguments |= {"m": p.m, "n": p.n, "k": p.k, "a_row": p.a[-2], "c_row": p.c[-2], "c_col": p.c[-1]}
-    constants |= {"COMPUTE": f"tl.{dtype}", "ACC": f"tl.{_accumulator(call)}", "WIDE": _is_wide(call)}
-    constants |= {"BM": bm, "BN": width, "BK": bk}
-    return (Launch("panel_kernel", (-(-p.m // bm), -(-p.n // width)), arguments, constants),)
-
-
-def _panel_product(call: Call) -> _Product:
-    x, out, n = call["x"], call.outputs[0], call.params["n"]
-    over = [_lifted(s, out.shape, (False, False)) for s in (out, *(call[e] for e in epilogue_of(call)[1]))]
-    extents, walked = collapse(x.shape[:-1], [x.strides[:-1], *(o[:-1] for o in over)])
-    if len(extents) > 1:
-        raise ShapeError(f"linear_packed: the rows of x are evenly spaced. Got strides {x.strides}. copy packs them.")
-    extents, walked = extents or (1,), walked if extents else tuple((0,) for _ in walked)
-    rows = [(*w, last) for w, last in zip(walked, (x.strides[-1], *(o[-1] for o in over)), strict=True)]
-    return _Product((), extents[0], n, x.shape[-1], rows[0], (), rows[1], tuple(rows[2:]))
-
-
-def panels_fit(call: Call) -> bool:
-    """Return whether ``panel_kernel`` can walk the operands: evenly spaced rows, packed panels, floats."""
-    x = call["x"]
-    extents, _ = collapse(x.shape[:-1], [x.strides[:-1]])
-    packed = call["panels"].is_contiguous and len(extents) <= 1
-    return packed and (x.strides[-1] == 1 or x.shape[-1] == 1) and dtype_kind(operand_dtype(call)) == "float"
