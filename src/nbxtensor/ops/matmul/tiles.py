@@ -202,6 +202,7 @@ class _Machine:
         bandwidth: Bytes per nanosecond of the device's memory.
         parts: Parts that operands are multiplied in.
         along: Whether the depth lies along memory in both operands.
+        whole: Whether rows of both operands are apart by whole vectors of 16 bytes, as large copies need.
     """
 
     units: int
@@ -210,6 +211,7 @@ class _Machine:
     bandwidth: float
     parts: int
     along: bool
+    whole: bool
 
 
 def choice_of(call: Call) -> Choice:
@@ -226,12 +228,11 @@ def candidates_of(call: Call) -> tuple[Choice, ...]:
     p = product_of(call)
     dtype = operand_dtype(call)
     width = bits(dtype) // 8
-    along = p.a[-1] == 1 == p.b[-2]
-    machine = _machine(call.device, dtype, along=along)
+    machine = _machine(call.device, dtype, p)
     return _ranked(machine, p.m, p.n, p.k, shapes.numel(p.batch), width)
 
 
-def _machine(target: Target, dtype: str, *, along: bool) -> _Machine:
+def _machine(target: Target, dtype: str, p: Product) -> _Machine:
     units = int(target.fact("compute.units"))
 
     def rate(name: str) -> float:
@@ -242,7 +243,9 @@ def _machine(target: Target, dtype: str, *, along: bool) -> _Machine:
     parts = _PARTS if in_parts > plain > 0 else 1
     bandwidth = float(target.facts.get("memory.copy_bandwidth", target.facts.get("memory.bandwidth", 0.0))) / 1e9
     shared = int(target.fact("memory.max_shared_memory_per_block"))
-    return _Machine(units, shared, max(plain, in_parts) or _PLAIN, bandwidth, parts, along)
+    along = p.a[-1] == 1 == p.b[-2]
+    whole = all(stride * bits(dtype) % 128 == 0 for stride in (*p.a, *p.b) if stride != 1)
+    return _Machine(units, shared, max(plain, in_parts) or _PLAIN, bandwidth, parts, along, whole)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -280,7 +283,7 @@ def _candidates(machine: _Machine, m: int, n: int, k: int, batches: int, width: 
             continue
         if rows * columns * max(width // 4, 1) > 4096 * warps:
             continue
-        for depth in (32, 64, 128):
+        for depth in (32, 64, 128) if machine.whole else (32,):
             deep = depth > (32 if in_parts else 64) and rows * columns > (2048 if in_parts else 8192)
             if deep or depth * width > 256 or depth >= 2 * max(power_of_two(k), 32):
                 continue
