@@ -6,6 +6,7 @@ import ctypes
 import struct
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 from nbxtensor.backend.contract import Compiled
 from nbxtensor.errors import ArgumentError, UnsupportedError
@@ -39,9 +40,10 @@ class Arguments:
     Attributes:
         lock: Held from `fill` to the end of the call that takes ``table``.
         table: Address of the table of pointers that a launch takes.
+        words: The block, as an array of words that may be written.
     """
 
-    __slots__ = ("_bfloats", "_block", "_form", "_hidden", "_kernel", "_places", "_table", "lock", "table")
+    __slots__ = ("_bfloats", "_form", "_hidden", "_kernel", "_places", "_table", "lock", "table", "words")
 
     def __init__(self, compiled: Compiled, hidden: int) -> None:
         """Lay the block out.
@@ -66,8 +68,8 @@ class Arguments:
         self._form = struct.Struct("@" + "".join(forms))
         self._hidden = (0,) * hidden
         self._bfloats = tuple(i for i, type_ in enumerate(types) if type_ == "bf16")
-        self._block = (ctypes.c_uint64 * max(-(-self._form.size // _WORD), 1))()
-        base = ctypes.addressof(self._block)
+        self.words: Any = (ctypes.c_uint64 * max(-(-self._form.size // _WORD), 1))()
+        base = ctypes.addressof(self.words)
         self._places = tuple(_offset(forms, i) for i in range(len(forms)))
         self._table = (ctypes.c_void_p * max(len(forms), 1))(*(base + place for place in self._places))
         self.table: int = ctypes.addressof(self._table)
@@ -81,13 +83,13 @@ class Arguments:
         if self._bfloats:
             values = self._with_bfloats(values)
         try:
-            self._form.pack_into(self._block, 0, *values, *self._hidden)
+            self._form.pack_into(self.words, 0, *values, *self._hidden)
         except (struct.error, OverflowError) as error:
             raise self._refusal(values, error) from None
 
-    def pointers(self, numbers: Sequence[int]) -> tuple[memoryview, tuple[int, ...]]:
-        """Return the block as words that may be written, and where among them the pointers ``numbers`` are."""
-        return memoryview(self._block).cast("B").cast("Q"), tuple(self._places[n] // _WORD for n in numbers)
+    def pointers(self, numbers: Sequence[int]) -> list[int]:
+        """Return which of ``words`` the pointers ``numbers`` are."""
+        return [self._places[n] // _WORD for n in numbers]
 
     def _with_bfloats(self, values: Sequence[int | float]) -> Sequence[int | float]:
         """Replace each bfloat16 value by its bits, rounded to nearest even."""

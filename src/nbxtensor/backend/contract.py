@@ -8,7 +8,17 @@ from typing import Any, Protocol
 
 from nbxtensor.op import Target
 
-__all__ = ["Backend", "Bound", "Compiled", "DeviceMemory", "KernelRequest", "LoadedKernel", "MemoryInfo", "Replay"]
+__all__ = [
+    "Backend",
+    "Bound",
+    "Compiled",
+    "DeviceMemory",
+    "KernelRequest",
+    "LoadedKernel",
+    "MemoryInfo",
+    "Replay",
+    "adjacent",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,3 +228,13 @@ class Backend(Protocol):
     def synchronize(self, index: int = 0) -> None:
         """Wait until everything launched on device ``index`` is done."""
         ...
+
+
+def adjacent(places: Sequence[int]) -> slice | None:
+    """Return the slice that ``places`` are, in order; None where they are none.
+
+    >>> adjacent([2, 3, 4]), adjacent([3, 2])
+    (slice(2, 5, None), None)
+    """
+    first = places[0] if places else 0
+    return slice(first, first + len(places)) if list(places) == list(range(first, first + len(places))) else None

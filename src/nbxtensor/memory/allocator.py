@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from bisect import bisect_left, bisect_right, insort
@@ -66,7 +67,8 @@ class Allocator:
     def __init__(self, device: str, memory: DeviceMemory) -> None:
         self.device: str = device
         self.memory: DeviceMemory = memory
-        self._live = self._peak = self._parked = self._requests = 0
+        self._live = self._peak = self._parked = 0
+        self._served, self._looks = itertools.count(), 0  # a count that threads share without a lock; reading it counts
         self._total = memory.info().total
         self._sizes: dict[int, int] = {}  # of every block, by address
         self._pool: dict[int, list[int]] = {}  # addresses of what is parked, by size
@@ -101,7 +103,8 @@ class Allocator:
     @property
     def requests(self) -> int:
         """Blocks handed out so far."""
-        return self._requests
+        self._looks += 1
+        return next(self._served) - self._looks + 1
 
     def allocate(self, nbytes: int) -> Storage:
         """Return a block of ``nbytes`` bytes, aligned to 64; its contents are undefined (poisoned where set).
@@ -112,21 +115,19 @@ class Allocator:
         """
         if nbytes < 0:
             raise ArgumentError(f"allocate: a size is zero or more bytes. Got {nbytes}.")
-        wanted = -(-nbytes // ALIGNMENT) * ALIGNMENT or ALIGNMENT
+        wanted = (nbytes + ALIGNMENT - 1) & -ALIGNMENT or ALIGNMENT
         current, returned = settings(), self._returned
         if returned and current.memory_limit is None and not current.poison:
-            # What came back last most often has the size: it goes out again, and no number changes.
-            with self._lock:
-                address = returned.pop() if returned else 0
-                fits = self._sizes.get(address) == wanted
-                if fits:
-                    self._requests += 1
-                elif address:
-                    returned.append(address)
-            if fits:
-                if returned:
-                    self._settle()
+            # What came back last most often has the size: it goes out again, and what is live stays the same.
+            try:
+                address = returned.pop()
+            except IndexError:  # another thread has it
+                address = 0
+            if self._sizes.get(address) == wanted:
+                next(self._served)
                 return Storage(address, nbytes, self)
+            if address:
+                returned.append(address)
         return Storage(self._taken(nbytes, wanted, current), nbytes, self)
 
     def _taken(self, nbytes: int, wanted: int, current: Settings) -> int:
@@ -143,7 +144,7 @@ class Allocator:
                     address, size = self._found(nbytes, wanted, ceiling)
                 self._live += size
                 self._peak = max(self._peak, self._live)
-                self._requests += 1
+                next(self._served)
         finally:
             self._settle()
         if current.poison:
@@ -178,7 +179,10 @@ class Allocator:
     def _take_in(self) -> None:
         """Park what has come back."""
         while self._returned:
-            address = self._returned.popleft()
+            try:
+                address = self._returned.popleft()
+            except IndexError:  # another thread took it as it is
+                return
             size = self._sizes[address]
             self._live -= size
             self._parked += size

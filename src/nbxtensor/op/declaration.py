@@ -351,10 +351,14 @@ def declare(
 
         @functools.wraps(stub)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            values: tuple[Any, ...] = (*args, *kwargs.values()) if kwargs else args
-            key: tuple[Any, ...] = tuple([getattr(v, "__key__", None) or argument_key(v) for v in values])
-            if kwargs:
-                key = (*kwargs, *key)
+            values: tuple[Any, ...] = args
+            if len(args) == 2 and not kwargs:  # as below, without a loop: most calls are such
+                x, y = values
+                key = (getattr(x, "__key__", None) or argument_key(x), getattr(y, "__key__", None) or argument_key(y))
+            else:
+                values = (*args, *kwargs.values())
+                found = [getattr(v, "__key__", None) or argument_key(v) for v in values]
+                key = (*kwargs, *found)
             ready = prepared.get(key)
             if ready is None:
                 given, params = op.bind(args, kwargs)

@@ -45,9 +45,11 @@ class Ready:
 
     Attributes:
         outputs: Layout of each result: fresh storages, packed row-major.
+        start: What starts a call that is one launch, takes no workspace and has one result, on the addresses of the
+            result and the operands; None for other calls.
     """
 
-    __slots__ = ("_allocate", "_device", "_launches", "_nbytes", "_spare", "outputs")
+    __slots__ = ("_allocate", "_device", "_launches", "_nbytes", "_spare", "outputs", "start")
 
     def __init__(
         self,
@@ -71,11 +73,14 @@ class Ready:
         self._allocate = device.allocator.allocate
         self._nbytes = tuple(spec.nbytes for spec in outputs)
         self._spare = tuple(workspace.values())
-        blocks: list[tuple[str, str | int]] = [("input", name) for name in operands]
-        blocks += [("output", index) for index in range(len(outputs))]
+        blocks: list[tuple[str, str | int]] = [("output", index) for index in range(len(outputs))]
+        blocks += [("input", name) for name in operands]
         blocks += [("workspace", name) for name in workspace]
         places = {block: place for place, block in enumerate(blocks)}
         self._launches = tuple(_Launch(device, prepared, places) for prepared in launches)
+        whole = tuple((place, 0) for place in range(1 + len(operands)))
+        alone = len(outputs) == len(launches) == 1 and not workspace and self._launches[0].pointers == whole
+        self.start: Callable[[list[int]], None] | None = self._launches[0].start if alone else None
 
     def run(self, addresses: list[int]) -> list[Storage]:
         """Run the call on operands at those addresses and return its results.
@@ -86,7 +91,7 @@ class Ready:
         """
         allocate = self._allocate
         results = [allocate(nbytes) for nbytes in self._nbytes]
-        blocks = addresses + [storage.address for storage in results]
+        blocks = [storage.address for storage in results] + addresses
         if self._spare:
             spare = [allocate(nbytes) for nbytes in self._spare]
             blocks += [storage.address for storage in spare]

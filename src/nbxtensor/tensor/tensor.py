@@ -22,6 +22,7 @@ from nbxtensor.op import Array, Op, Place, Spec
 from nbxtensor.ops.layout import op as copies
 from nbxtensor.run import ALIGNED_NBYTES, Device, Layout, Ready, layout, ready
 from nbxtensor.run import device as open_device
+from nbxtensor.settings import settings
 from nbxtensor.tensor.operators import Operators
 from nbxtensor.tensor.values import Values
 
@@ -77,27 +78,33 @@ def _placed(array: Array, dtype: str, where: Device) -> Tensor:
 
 def _running(prepared: Ready, device: Device, places: Sequence[Place]) -> Callable[[Sequence[Any]], Any]:
     """Return what runs a prepared call on the values of a call, whose operands are at ``places``."""
-    run, outputs, flat = prepared.run, prepared.outputs, [place for place, member in places if member is None]
-    first, spec = outputs[0], outputs[0].spec
+    outputs, run, start, allocate = prepared.outputs, prepared.run, prepared.start, device.allocator.allocate
+    flat = [place for place, member in places if member is None]
+    found, spec, nbytes = outputs[0], outputs[0].spec, outputs[0].spec.nbytes
 
-    def addresses(values: Sequence[Any]) -> list[int]:
-        return [(values[p] if member is None else values[p][member]).__address__ for p, member in places]
+    def several(values: Sequence[Any]) -> Any:
+        given = [(values[place] if member is None else values[place][member]).__address__ for place, member in places]
+        tensors = tuple(_fresh(s, out, device) for s, out in zip(run(given), outputs, strict=True))
+        return tensors[0] if len(tensors) == 1 else tensors
 
-    def several(values: Sequence[Any]) -> tuple[Tensor, ...]:
-        storages = run(addresses(values))
-        return tuple(_fresh(s, found, found.spec, device) for s, found in zip(storages, outputs, strict=True))
+    if start is None or len(flat) != len(places):
+        return several
 
-    def one(values: Sequence[Any]) -> Tensor:
-        return _fresh(run(addresses(values))[0], first, spec, device)
+    def single(values: Sequence[Any]) -> Tensor:  # as `several` does, without what one launch does not need
+        if settings().launch_observer is not None:
+            return several(values)
+        storage = allocate(nbytes)
+        start([storage.address, *[values[place].__address__ for place in flat]])
+        tensor = Tensor(storage, spec, 0, device)
+        tensor.__key__ = found
+        tensor.__address__ = storage.address
+        return tensor
 
-    def plain(values: Sequence[Any]) -> Tensor:
-        return _fresh(run([values[place].__address__ for place in flat])[0], first, spec, device)
-
-    return several if len(outputs) != 1 else plain if len(flat) == len(places) else one
+    return single
 
 
-def _fresh(storage: Storage, found: Layout, spec: Spec, device: Device) -> Tensor:
-    tensor = Tensor(storage, spec, 0, device)
+def _fresh(storage: Storage, found: Layout, device: Device) -> Tensor:
+    tensor = Tensor(storage, found.spec, 0, device)
     tensor.__key__ = found
     tensor.__address__ = storage.address
     return tensor

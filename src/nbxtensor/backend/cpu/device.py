@@ -12,7 +12,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from nbxtensor.backend import device_files
-from nbxtensor.backend.contract import Bound, Compiled, KernelRequest
+from nbxtensor.backend.contract import Bound, Compiled, KernelRequest, adjacent
 from nbxtensor.backend.cpu import levels, pool
 from nbxtensor.backend.cpu.facts_file import stored_facts, write_facts
 from nbxtensor.backend.cpu.host import HostMemory
@@ -189,6 +189,7 @@ class CpuBackend:
         kernel, scratch, current, cores = host_kernel(bound), self._scratch, settings, self._cores
         programs(bound)
         words, places, pack = kernel.words(bound.grid, bound.arguments, varying)
+        run = adjacent(places)
         native, team = self._runtime or self._start()
         scratch_nbytes, nothing = kernel.scratch_nbytes, ctypes.c_void_p()
         whole, cut, other = pack(*words), (1, 1), replace(bound)  # not itself, which may keep what is returned
@@ -196,10 +197,13 @@ class CpuBackend:
         def start(addresses: Sequence[int]) -> None:
             nonlocal cut
             table = whole
-            if places:
+            if addresses:
                 values = words.copy()
-                for place, address in zip(places, addresses, strict=True):
-                    values[place] = address
+                if run is None:
+                    for place, address in zip(places, addresses, strict=True):
+                        values[place] = address
+                else:
+                    values[run] = addresses
                 table = pack(*values)
             workers = current().threads or cores
             if workers != cut[0]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from nbxtensor.backend.abi import Driver
 from nbxtensor.backend.abi_arguments import Arguments
-from nbxtensor.backend.contract import Bound, Compiled
+from nbxtensor.backend.contract import Bound, Compiled, adjacent
 from nbxtensor.backend.cuda.card import Card, forked
 from nbxtensor.backend.cuda.libcuda import FUNCTION_ATTRIBUTES, WRONG_CONTEXT
 from nbxtensor.errors import ArgumentError, CompileError, DriverError, UnsupportedError
@@ -125,25 +127,41 @@ class CudaKernel:
             UnsupportedError: (when it is called) The process was forked.
             DriverError: (when it is called) The driver fails.
         """
-        card, driver, function = self.card, self.card.driver, self.function
-        block = Arguments(self.compiled, int(self.compiled.metadata["hidden"]))
-        block.fill(arguments)
-        words, places = block.pointers(varying)
+        card, driver, function, forms = self.card, self.card.driver, self.function, self.compiled
         config = _LaunchConfig(grid, (self.resources.threads, 1, 1), self._shared_nbytes, card.stream, None, 0)
-        launch, config_at, table, lock = driver.function("launch"), ctypes.addressof(config), block.table, block.lock
+        launch, config_at = driver.function("launch"), ctypes.addressof(config)
 
-        def start(addresses: Sequence[int], _kept: object = (self, block, config)) -> None:
+        def filled() -> tuple[Any, int, Arguments]:
+            block = Arguments(forms, int(forms.metadata["hidden"]))
+            block.fill(arguments)
+            return block.words, block.table, block
+
+        first = filled()
+        places = first[2].pointers(varying)
+        run = adjacent(places)
+        spare = deque([first])  # one for each thread that launches at the same moment
+
+        def start(addresses: Sequence[int], _kept: object = (self, config)) -> None:
             if card.forked:
                 raise forked()
-            with lock:
+            try:
+                held = spare.pop()
+            except IndexError:
+                held = filled()
+            words, table, _ = held
+            if run is not None:
+                words[run] = addresses
+            else:
                 for place, address in zip(places, addresses, strict=True):
                     words[place] = address
-                status = launch(config_at, function, table, None)
-                if status and status in WRONG_CONTEXT:
+            status = launch(config_at, function, table, None)
+            if status:
+                if status in WRONG_CONTEXT:
                     card.enter()
                     status = launch(config_at, function, table, None)
-            if status:
-                raise driver.error("launch", status)
+                if status:
+                    raise driver.error("launch", status)
+            spare.append(held)
 
         return start
 
