@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from bench import machine
 
@@ -11,8 +12,14 @@ GROUPS = ("ops", "minilm", "launch", "start", "compile")
 
 def main() -> None:
     """Measure."""
+    if sys.argv[1:3] == ["--device", "cuda"]:
+        from bench.gpu.command import main as on_a_card
+
+        sys.exit(on_a_card(sys.argv[3:]))
     machine.start_anew()
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Us and the best peers, in one run.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Us and the best peers, in one run; --device cuda, given first: on a GPU."
+    )
     parser.add_argument("groups", nargs="*", help=f"which of {', '.join(GROUPS)}; none named: all")
     parser.add_argument("--only", default="", help="only ops whose name contains this")
     parser.add_argument("--threads", type=int, nargs="+", help="numbers of threads; left out: 1, then every core to 2")

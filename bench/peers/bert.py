@@ -44,11 +44,10 @@ class _Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """BERT with mean pooling and unit length, from a folder with config.json and model.safetensors."""
+    """BERT with mean pooling and unit length, from its configuration and weights as their files have them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
         super().__init__()
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
         hidden, eps = config["hidden_size"], config["layer_norm_eps"]
         self.fused = True
         self.words = nn.Embedding(config["vocab_size"], hidden)
@@ -57,12 +56,12 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(hidden, eps)
         shape = (hidden, config["intermediate_size"], config["num_attention_heads"], eps)
         self.layers = nn.ModuleList(_Layer(*shape) for _ in range(config["num_hidden_layers"]))
-        self.load_state_dict(_renamed(load_file(folder / "model.safetensors")))
+        self.load_state_dict(_renamed(weights))
         self.eval()
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Return ``[batch, hidden]`` for ``ids [batch, tokens]`` and a mask of real tokens, 1 or 0, int64."""
-        place = torch.arange(ids.shape[1]).unsqueeze(0)
+        place = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
         x = self.norm(self.words(ids) + self.kinds(torch.zeros_like(ids)) + self.places(place))
         bias = (1.0 - mask[:, None, None, :].to(x.dtype)) * -10000.0
         for layer in self.layers:
@@ -70,6 +69,11 @@ class Encoder(nn.Module):
         counted = mask.to(x.dtype).unsqueeze(-1)
         mean = (x * counted).sum(1) / counted.sum(1)
         return mean / mean.norm(dim=-1, keepdim=True)
+
+
+def encoder(folder: Path) -> Encoder:
+    """Return the encoder in a folder with config.json and model.safetensors."""
+    return Encoder(json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors"))
 
 
 _NAMES = {
@@ -95,7 +99,7 @@ def _renamed(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def torch_contenders(folder: Path, ids: np.ndarray, mask: np.ndarray) -> list[Contender]:
     """Return torch's contender: inference mode, fused attention, the fastest that it has without a compiler."""
-    model = Encoder(folder)
+    model = encoder(folder)
     given = torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
 
     def run() -> torch.Tensor:
@@ -110,7 +114,7 @@ def exported(folder: Path, cache: Path) -> dict[str, Path]:
     cache.mkdir(parents=True, exist_ok=True)
     files = {"": cache / f"minilm-{torch.__version__}.onnx"}
     if not files[""].exists():
-        model = Encoder(folder)
+        model = encoder(folder)
         model.fused = False
         example = torch.ones((2, 16), dtype=torch.int64), torch.ones((2, 16), dtype=torch.int64)
         axes = {0: "batch", 1: "tokens"}

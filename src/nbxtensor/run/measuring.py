@@ -19,7 +19,7 @@ from nbxtensor.run.binding import prepare
 if TYPE_CHECKING:
     from nbxtensor.run.device import Device
 
-__all__ = ["call_seconds", "product_rates"]
+__all__ = ["call_once", "call_seconds", "product_rates"]
 
 _SIDES: Mapping[str, int] = {"float16": 8192, "bfloat16": 8192, "float32": 4096, "float64": 2048, "int8": 4096}
 # Rows, columns and depth of the product that is timed for each dtype: it takes far longer than starting it.
@@ -72,35 +72,77 @@ def call_seconds(device: Device, call: Call, *, apart: int = 0) -> float:
         CompileError: A kernel does not compile.
         OutOfMemoryError: There is no room for the operands.
     """
-    kernel = call.op.kernel(call)
-    launches = kernel.launch(call)
-    aligned = {("input", name): _rounded(spec.nbytes) for name, spec in call.inputs.items()}
-    aligned |= {("output", index): _rounded(spec.nbytes) for index, spec in enumerate(call.outputs)}
-    aligned |= {("workspace", buffer.name): _rounded(buffer.nbytes) for buffer in kernel.cost(call).buffers}
-    nbytes = sum(aligned.values())
-    places = max(1, -(-apart // max(nbytes, 1)))
-    prepared = prepare(call, kernel, launches, device.backend, device.index, bake=True, aligned=lambda _: True)
+    layout = _Layout(device, call)
+    places = max(1, -(-apart // max(layout.nbytes, 1)))
     memory = device.backend.memory(device.index)
-    block = memory.allocate(places * nbytes, _ALIGNMENT)
+    block = memory.allocate(places * layout.nbytes, _ALIGNMENT)
     try:
         bounds: list[Bound] = []
-        for place in range(places):
-            where: dict[tuple[str, str | int], int] = {}
-            at = block + place * nbytes
-            for key, size in aligned.items():
-                where[key] = at
-                at += size
-            for name, spec in call.inputs.items():
-                _fill(device, where["input", name], spec)
-
-            def resolve(pointer: Pointer, where: Mapping[tuple[str, str | int], int] = where) -> int:
-                return where[pointer.role, pointer.key]
-
-            bounds += [each.bind(resolve) for each in prepared]
+        for start in range(block, block + places * layout.nbytes, max(layout.nbytes, 1)):
+            layout.fill(start)
+            bounds += layout.bound(start)
         return _seconds(device, bounds, places)
     finally:
         device.backend.synchronize(device.index)
         memory.free(block)
+
+
+def call_once(device: Device, call: Call) -> None:
+    """Run a call once, each of its launches started from the host, on operands that are 0; return when it is done.
+
+    It is for a profiler: nothing else runs on the device.
+
+    Raises:
+        NbxError: As `call_seconds`.
+    """
+    layout = _Layout(device, call)
+    memory = device.backend.memory(device.index)
+    block = memory.allocate(layout.nbytes, _ALIGNMENT)
+    try:
+        memory.fill(block, 0, layout.nbytes)
+        for bound in layout.bound(block):
+            device.backend.launch(bound, device.index)
+    finally:
+        device.backend.synchronize(device.index)
+        memory.free(block)
+
+
+class _Layout:
+    """A call's launches, and where in one block of memory its operands, results and workspace lie.
+
+    Attributes:
+        nbytes: Size of the block.
+    """
+
+    def __init__(self, device: Device, call: Call) -> None:
+        self._device = device
+        self._inputs = dict(call.inputs)
+        kernel = call.op.kernel(call)
+        sizes = {("input", name): spec.nbytes for name, spec in call.inputs.items()}
+        sizes |= {("output", index): spec.nbytes for index, spec in enumerate(call.outputs)}
+        sizes |= {("workspace", buffer.name): buffer.nbytes for buffer in kernel.cost(call).buffers}
+        self._offsets: dict[tuple[str, str | int], int] = {}
+        self.nbytes: int = 0
+        for key, size in sizes.items():
+            self._offsets[key] = self.nbytes
+            self.nbytes += -(-size // _ALIGNMENT) * _ALIGNMENT
+        launches = kernel.launch(call)
+        self._prepared = prepare(
+            call, kernel, launches, device.backend, device.index, bake=True, aligned=lambda _: True
+        )
+
+    def bound(self, block: int) -> list[Bound]:
+        """Return the launches on a block of memory."""
+
+        def resolve(pointer: Pointer) -> int:
+            return block + self._offsets[pointer.role, pointer.key]
+
+        return [each.bind(resolve) for each in self._prepared]
+
+    def fill(self, block: int) -> None:
+        """Fill the operands in a block."""
+        for name, spec in self._inputs.items():
+            _fill(self._device, block + self._offsets["input", name], spec)
 
 
 def _seconds(device: Device, bounds: Sequence[Bound], calls: int) -> float:
@@ -117,10 +159,6 @@ def _clock(replay: Replay) -> float:
     began = time.perf_counter()
     replay.run()
     return time.perf_counter() - began
-
-
-def _rounded(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 def _fill(device: Device, address: int, spec: Spec) -> None:

@@ -1,0 +1,106 @@
+"""Times on a device of many units against sums made by hand."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbxtensor.op import Launch, Target
+from nbxtensor.planning.price import _Facts
+from nbxtensor.planning.waves import Moved, has_waves, waves
+
+FACTS = {
+    "compute.units": 10,
+    "dispatch.programs_per_second": 1e9,
+    "launch.early_ns": 500,
+    "launch.round_ns": 100,
+    "memory.copy_bandwidth": 4e12,
+    "memory.l2_bandwidth": 8e12,
+    "memory.l2_copy_bandwidth": 8e12,
+    "memory.l2_latency_ns": 200,
+    "memory.latency_ns": 600,
+    "memory.read_bandwidth": 4e12,
+    "memory.unit_bandwidth": 1e11,
+}
+NOTHING = Moved(0, 0, 0, 0)
+
+
+def took(launch, moved=NOTHING, flops=0, rate=1e12, unit="vector", **more):
+    launches = launch if isinstance(launch, tuple) else (launch,)
+    seconds, limit = waves(launches, moved, flops, lambda: rate, unit, _Facts(Target("t", "t", facts=FACTS | more)))
+    return seconds * 1e9, limit
+
+
+def of(programs, **more):
+    return Launch("k", (programs,), {}, **more)
+
+
+def test_a_launch_that_does_nothing_takes_its_start():
+    assert took(of(1)) == (pytest.approx(501), "launch")
+    assert took((of(1), of(1))) == (pytest.approx(1001), "launch")
+    assert took(of(1), **{"launch.early_ns": 200})[0] == pytest.approx(201)
+
+
+def test_without_a_number_for_early_starts_the_ordinary_one_holds():
+    facts = {k: v for k, v in FACTS.items() if k != "launch.early_ns"} | {"launch.recorded_ns": 800}
+    known = _Facts(Target("t", "t", facts=facts))
+    assert has_waves(known)
+    assert waves((of(1),), NOTHING, 0, lambda: 1.0, "vector", known)[0] * 1e9 == pytest.approx(801)
+
+
+@pytest.mark.parametrize("name", sorted(FACTS))
+def test_every_number_is_needed(name):
+    known = _Facts(Target("t", "t", facts={k: v for k, v in FACTS.items() if k != name}))
+    assert not has_waves(known)
+
+
+def test_memory_is_read_and_written_at_its_rates_and_arrives_later_than_from_the_cache():
+    wide = {"memory.unit_bandwidth": 1e12}
+    assert took(of(500), Moved(4_000_000, 0, 0, 0), **wide) == (pytest.approx(500 + 400 + 1000), "memory")
+    assert took(of(500), Moved(0, 4_000_000, 0, 0), **wide) == (pytest.approx(500 + 1000), "memory")
+    slow = wide | {"memory.copy_bandwidth": 3.2e12}  # as much read as written: reading takes 1000 of 2500
+    assert took(of(500), Moved(4_000_000, 4_000_000, 0, 0), **slow)[0] == pytest.approx(500 + 400 + 2500)
+    assert took(of(500), Moved(0, 0, 8_000_000, 0), **wide)[0] == pytest.approx(500 + 1000)
+
+
+def test_one_unit_reads_no_faster_than_it_can():
+    few = Moved(0, 0, 100_000, 0)
+    assert took(of(1), few) == (pytest.approx(500 + 1000), "memory")
+    assert took(of(10), few)[0] == pytest.approx(500 + 100)
+    assert took(of(11), few)[0] == pytest.approx(500 + 2 * 100_000 / 11 / 100)  # one unit has two programs
+
+
+def test_arithmetic_goes_by_the_busiest_unit_and_its_threads():
+    full = of(40, warps=4)
+    assert took(full, flops=4_000_000) == (pytest.approx(500 + 4000), "vector")
+    assert took(of(10, warps=16), flops=4_000_000, unit="matrix") == (pytest.approx(500 + 4000), "matrix")
+    assert took(of(10, warps=4), flops=4_000_000)[0] == pytest.approx(500 + 16000)  # a quarter of the threads
+    assert took(of(11, warps=16), flops=4_000_000)[0] == pytest.approx(500 + 2 * 4_000_000 / 11 / 100)
+
+
+def test_a_step_that_is_stated_takes_what_is_stated():
+    launch = of(10, rounds=5, step="bfloat16_64x64x32_w4_s3")
+    facts = {"steps.bfloat16_64x64x32_w4_s3.alone_ps": 300_000, "steps.bfloat16_64x64x32_w4_s3.full_ps": 100_000}
+    assert took(launch, flops=10**9, unit="matrix", **facts) == (pytest.approx(500 + 1500), "matrix")
+    assert took(replace(launch, grid=(60,)), flops=10**9, unit="matrix", **facts)[0] == pytest.approx(500 + 3000)
+    assert took(launch, flops=4_000_000)[0] == pytest.approx(500 + 16000)  # not stated
+
+
+def test_rounds_wait_for_each_other_and_programs_are_started_one_by_one():
+    assert took(of(1, rounds=8)) == (pytest.approx(500 + 700), "launch")
+    assert took((of(1, rounds=3), of(5, rounds=2)))[0] == pytest.approx(1000 + 200 + 100)
+    assert took(of(9000)) == (pytest.approx(500 + 9000), "launch")
+
+
+@given(
+    st.integers(1, 10**5), st.integers(1, 32), st.integers(1, 50), st.integers(0, 10**12),
+    st.tuples(*[st.integers(0, 10**10)] * 4),
+)  # fmt: skip
+def test_more_of_anything_takes_no_less(programs, warps, rounds, flops, moved):
+    least = took(of(programs, warps=warps, rounds=rounds), Moved(*moved), flops)[0]
+    assert least >= 500
+    assert took(of(programs, warps=warps, rounds=rounds + 1), Moved(*moved), flops)[0] >= least
+    assert took(of(programs, warps=warps, rounds=rounds), Moved(*moved), 2 * flops)[0] >= least
+    assert took(of(programs, warps=warps, rounds=rounds), Moved(*(2 * n for n in moved)), flops)[0] >= least
+    assert took((of(programs, warps=warps, rounds=rounds), of(1)), Moved(*moved), flops)[0] > least
