@@ -31,7 +31,12 @@ from nbxtensor.backend import registry
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results"
-TESTS = ("tests/backend/cuda", "tests/nbxtensor_backend_conformance", "tests/tensor/test_exchange.py")
+TESTS = (
+    "tests/backend/cuda",
+    "tests/nbxtensor_backend_conformance",
+    "tests/tensor/test_exchange.py",
+    "tests/examples/test_llama.py",
+)
 LAYERS = 6
 MINILM = {"num_attention_heads": 12, "layer_norm_eps": 1e-12, "num_hidden_layers": LAYERS}
 HIDDEN, WIDE, WORDS, PLACES = 384, 1536, 30522, 512

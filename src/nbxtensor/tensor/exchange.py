@@ -22,6 +22,7 @@ from nbxtensor.tensor.capsules import VERSION, Lent, borrow, lend
 __all__ = ["capsule", "cuda_interface", "dlpack_device", "from_cuda_interface", "from_exchange"]
 
 _ON_HOST = (1, 3)  # kDLCPU, kDLCUDAHost: memory that the host reaches as its own
+_CUDA = 2  # kDLCUDA
 _DEFAULT_STREAM = 1  # the legacy default stream, as DLPack and the CUDA array interface spell it
 _NO_ORDER = -1
 _ADDRESSABLE = 1 << 57  # bytes: more than any processor gives addresses to
@@ -143,7 +144,7 @@ def cuda_interface(tensor: Any) -> dict[str, Any]:
         AttributeError: The tensor is on another device, or numpy lacks its dtype.
     """
     where = tensor.device_or_none
-    if where is None or where.backend.name != "cuda":
+    if where is None or _kind(where.backend) != _CUDA:
         raise AttributeError("__cuda_array_interface__: of a tensor on an NVIDIA GPU.")
     carrier = np.dtype(numpy_dtype(tensor.dtype))
     if carrier.name != tensor.dtype:
@@ -178,12 +179,12 @@ def from_cuda_interface(x: Any) -> tuple[Storage, Spec, Device]:
         if any(s % dtype.itemsize for s in strides):
             raise ExchangeError(f"__cuda_array_interface__: strides of whole elements. Got {strides} of {dtype}.")
         strides = tuple(s // dtype.itemsize for s in strides)
-    driver: Any = registry.backend("cuda")
-    where = open_device(f"cuda:{driver.device_of(address) if address else 0}")
+    driver: Any = _backend_of(_CUDA)
+    where = open_device(f"{driver.name}:{driver.device_of(address) if address else 0}")
     if found.get("stream") is not None:
         driver.wait_for(int(found["stream"]), where.index)
     name = from_numpy(dtype)
-    lent = Lent(address, (2, where.index), dlpack_code(name), shape, tuple(strides), bool(readonly))
+    lent = Lent(address, (_CUDA, where.index), dlpack_code(name), shape, tuple(strides), bool(readonly))
     return _taken("__cuda_array_interface__", lent, name, where, _Held(x, where.backend.synchronize, where.index))
 
 
@@ -239,10 +240,14 @@ def _device_of(pair: tuple[int, int]) -> Device:
     kind, index = pair
     if kind in _ON_HOST:
         return open_device("cpu")
+    return open_device(f"{_backend_of(kind).name}:{index}")
+
+
+def _backend_of(kind: int) -> Backend:
     for name in registry.installed():
         if _kind(registry.backend(name)) == kind:
-            return open_device(f"{name}:{index}")
-    raise ExchangeError(f"DLPack: a device that a backend drives. Got kind {kind}, index {index}.")
+            return registry.backend(name)
+    raise ExchangeError(f"DLPack: a device that a backend drives. Got one of kind {kind}.")
 
 
 def _storage(tensor: Any) -> Storage:

@@ -1,6 +1,7 @@
 """What went wrong elsewhere on GPUs: memory that nobody planned, stale replays, lost launches, wrong devices."""
 
 import gc
+import importlib.util
 import json
 import subprocess
 import sys
@@ -33,6 +34,15 @@ def layer(weights, x):
     x = nbx.layer_norm(x + nbx.linear(mixed, weights["o"]), (WIDTH,))
     wide = nbx.gelu(nbx.linear(x, weights["up"]))
     return nbx.layer_norm(x + nbx.linear(wide, weights["down"]), (WIDTH,)), nbx.sum(wide, axis=-1)
+
+
+def example(name):
+    """A module of the examples."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[3] / "examples" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # its dataclasses look for it there
+    spec.loader.exec_module(module)
+    return module
 
 
 def weights():
@@ -117,6 +127,18 @@ def test_the_driver_gives_what_the_plan_of_a_model_says(batch):
     assert found.first_run <= GRANULARITY
 
 
+@alone
+@pytest.mark.parametrize("shape", ["1b", "8b"])
+def test_the_driver_gives_what_the_plan_of_a_language_model_says(shape):
+    llama = example("llama")
+    config = llama.SHAPES[shape]
+    device = nbx.device("cuda")
+    found = taken(llama.plan_decode(config, "cuda"), llama.RandomWeights(config, "cuda"), device)
+    assert found.planned > config.parameters * 2
+    assert abs(found.unplanned) <= GRANULARITY, found
+    assert found.first_run <= GRANULARITY
+
+
 def test_replays_follow_their_inputs_and_kept_outputs_stay(program):
     recording = program.capture()
     assert len(recording) == len(program.launches) > 0
@@ -183,6 +205,25 @@ def test_threads_with_devices_of_their_own_see_their_results(program):
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_copies_past_two_gib_are_whole():
+    memory = nbx.device("cuda").backend.memory(0)
+    nbytes = (2 << 30) + 3
+    address = memory.allocate(nbytes)
+    host = np.zeros(nbytes, np.uint8)
+    places = [0, 1, (1 << 31) - 1, 1 << 31, nbytes - 1]
+    host[places] = range(1, 6)
+    memory.copy_in(address, host.data)
+    for place, value in zip(places, range(1, 6), strict=True):
+        one = np.zeros(1, np.uint8)
+        memory.copy_out(one.data, address + place)
+        assert one[0] == value
+    host[:] = 0xFF
+    memory.copy_out(host.data, address)
+    assert host[places].tolist() == [1, 2, 3, 4, 5]
+    assert np.count_nonzero(host) == 5
+    memory.free(address)
 
 
 def test_observer_null_device_and_driver_see_the_same_launches():
