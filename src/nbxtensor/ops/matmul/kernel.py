@@ -381,14 +381,12 @@ def row_kernel(
     if PDL and not EARLY:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_launch_dependents()
     if EVEN_K and EVEN_N:
         ahead = tl.load(block, eviction_policy="evict_first")
     else:
         ahead = tl.load(block, mask=col_mask & (first + inner < k)[None, :], other=0, eviction_policy="evict_first")
     if PDL and EARLY:
         tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_launch_dependents()
     part = tl.load(a + first + inner, mask=first + inner < k, other=0)
     acc = ahead.to(COMPUTE).to(ACC) * part.to(COMPUTE).to(ACC)[None, :]
