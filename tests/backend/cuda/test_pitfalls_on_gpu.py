@@ -16,8 +16,9 @@ from tools import gpu_check
 
 import nbxtensor as nbx
 from nbxtensor.backend import registry
+from nbxtensor.backend.contract import Bound, KernelRequest
 from nbxtensor.ops.launch_observer import set_launch_observer
-from nbxtensor.planning.dependencies import launch_dependencies
+from nbxtensor.planning.dependencies import Access, launch_dependencies, order
 from nbxtensor.run import Device
 
 pytestmark = [
@@ -205,6 +206,57 @@ def test_threads_with_devices_of_their_own_see_their_results(program):
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+MIX = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def mix(out, x, y, loops, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + i) * 0.5 + tl.load(y + i)
+    for _ in range(loops):
+        value = value * 0.999 + 0.001
+    tl.store(out + i, value)
+"""
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_launches_of_any_length_in_any_graph_wait_for_what_they_read(seed):
+    """Random launches, some a hundred times as long as others, over few buffers: branches, joins, overwritten inputs."""
+    backend = nbx.device("cuda").backend
+    memory, rng = backend.memory(0), np.random.default_rng(seed)
+    block, blocks, buffers = 256, 64, 10
+    signature = {"out": "*fp32@16", "x": "*fp32@16", "y": "*fp32@16", "loops": "i32"}
+    asked = KernelRequest("", "mix", MIX, signature, {"BLOCK": block})
+    kernel = backend.load(backend.compile(asked, backend.target(0)), 0)
+    nbytes = 4 * block * blocks
+    arena = memory.allocate(nbytes * buffers)
+    launches, accesses = [], []
+    for _ in range(60):
+        (out, x, y), programs = rng.integers(0, buffers, 3), int(rng.choice([1, 7, blocks]))
+        loops = int(rng.choice([0, 10, 3000]))
+        places = [arena + nbytes * int(i) for i in (out, x, y)]
+        launches.append(Bound(kernel, (programs, 1, 1), (*places, loops)))
+        spans = [(int(i) * nbytes, int(i) * nbytes + 4 * block * programs) for i in (out, x, y)]
+        accesses.append([Access("arena", *span, writes=not n) for n, span in enumerate(spans)])
+    start = rng.standard_normal(block * blocks * buffers).astype(np.float32)
+    wanted, got = np.empty_like(start), np.empty_like(start)
+    memory.copy_in(arena, start.data)
+    for bound in launches:
+        backend.launch(bound)
+    memory.copy_out(wanted.data, arena)
+    dependencies = order(accesses)
+    assert any(len(before) > 1 for before in dependencies)
+    replay = backend.record(launches, 0, dependencies)
+    for _ in range(20):
+        memory.copy_in(arena, start.data)
+        replay.run()
+        memory.copy_out(got.data, arena)
+        assert got.tobytes() == wanted.tobytes()
+    memory.free(arena)
 
 
 def test_copies_past_two_gib_are_whole():
