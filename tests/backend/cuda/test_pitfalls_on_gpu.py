@@ -225,7 +225,7 @@ def mix(out, x, y, loops, BLOCK: tl.constexpr):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_launches_of_any_length_in_any_graph_wait_for_what_they_read(seed):
-    """Random launches, some a hundred times as long as others, over few buffers: branches, joins, overwritten inputs."""
+    """Random launches, some far longer than others, over few buffers: branches, joins, overwritten inputs."""
     backend = nbx.device("cuda").backend
     memory, rng = backend.memory(0), np.random.default_rng(seed)
     block, blocks, buffers = 256, 64, 10
