@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbxtensor.op import Launch, Target
+from nbxtensor.op import Launch, Round, Target
 from nbxtensor.planning.price import _Facts
 from nbxtensor.planning.waves import Moved, has_waves, waves
 
@@ -79,12 +79,15 @@ def test_arithmetic_goes_by_the_busiest_unit_and_its_threads():
     assert took(of(11, warps=16), flops=4_000_000)[0] == pytest.approx(500 + 2 * 4_000_000 / 11 / 100)
 
 
-def test_a_step_that_is_stated_takes_what_is_stated():
-    launch = of(10, rounds=5, step="bfloat16_64x64x32_w4_s3")
-    facts = {"steps.bfloat16_64x64x32_w4_s3.alone_ps": 300_000, "steps.bfloat16_64x64x32_w4_s3.full_ps": 100_000}
-    assert took(launch, flops=10**9, unit="matrix", **facts) == (pytest.approx(500 + 1500), "matrix")
-    assert took(replace(launch, grid=(60,)), flops=10**9, unit="matrix", **facts)[0] == pytest.approx(500 + 3000)
-    assert took(launch, flops=4_000_000)[0] == pytest.approx(500 + 16000)  # not stated
+def test_steps_of_products_wait_for_their_operands_or_share_the_unit():
+    launch = of(10, rounds=5, round=Round(flops=100_000, resident=4, rate=1e12))
+    # 200 from the cache and 100 to meet, and 100 to meet again: 400 with two stages, 250 with three.
+    assert took(replace(launch, stages=2), unit="matrix") == (pytest.approx(500 + 5 * 400), "matrix")
+    assert took(replace(launch, stages=3), unit="matrix")[0] == pytest.approx(500 + 5 * 250)
+    assert took(replace(launch, stages=3, grid=(30,)), unit="matrix")[0] == pytest.approx(500 + 5 * 300)
+    assert took(replace(launch, stages=3, grid=(50,)), unit="matrix")[0] == pytest.approx(500 + 2 * 5 * 400)
+    cold = took(replace(launch, stages=2), Moved(1, 0, 0, 0), unit="matrix")[0]
+    assert cold == pytest.approx(500 + 400 + 5 * 800)
 
 
 def test_rounds_wait_for_each_other_and_programs_are_started_one_by_one():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -57,8 +56,6 @@ FIELDS: Mapping[str, Field] = {
     "compute.vector_flops.*": Field("number", "operations per second of the other units (an FMA counts two), by dtype"),
     "rates.matrix.*": Field("number", "operations per second that the library's products reach, as measured"),
     "rates.vector.*": Field("number", "multiplications and additions per second, one by one, as measured"),
-    "steps.*.alone_ps": Field("number", "picoseconds of a step of a program alone on a unit, as measured"),
-    "steps.*.full_ps": Field("number", "picoseconds of it that each program adds on a unit that is full, as measured"),
     "compute.matrix_tile": Field("numbers", "m, n, k of the float16 matrix instruction that kernels are tiled by"),
     "dispatch.max_grid": Field("numbers", "programs along the three axes of a launch"),
     "dispatch.programs_per_second": Field("number", "programs of 128 threads that the device starts, as measured"),
@@ -78,13 +75,8 @@ FIELDS: Mapping[str, Field] = {
 }
 """Every field by its path; ``*`` stands for a dtype (or "tensorfloat32", the rounding of float32 operands)."""
 
-_STEP = re.compile(r"steps\.\w+\.(alone_ps|full_ps)")
-
-
 def field_of(path: str) -> Field | None:
     """Return the field that a path of a description is of; None where there is no such field."""
-    if _STEP.fullmatch(path):
-        return FIELDS[f"steps.*.{path.rpartition('.')[2]}"]
     return FIELDS.get(path) or FIELDS.get(f"{path.rpartition('.')[0]}.*")
 
 
@@ -147,7 +139,7 @@ def _check_field(path: str, value: Any, where: str) -> None:
     field = field_of(path)
     if field is None:
         raise FormatError(f"{where}: no such field. Got {path}. The fields are in backend/device_schema.py.")
-    if path not in FIELDS and last != "tensorfloat32" and not _STEP.fullmatch(path):
+    if path not in FIELDS and last != "tensorfloat32":
         _check_dtypes([last], path, where)
     good = {
         "text": isinstance(value, str) and value != "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nbxtensor.op.declaration import Array, Case, Kernel, Op, Operand, OpFunction, Place, Pointwise, declare
 from nbxtensor.op.expression import Expression, Scalar, Step
 from nbxtensor.op.keys import argument_key, typed
-from nbxtensor.op.launch import Argument, Buffer, Call, Cost, Launch, Number, Pointer, Source, Target
+from nbxtensor.op.launch import Argument, Buffer, Call, Cost, Launch, Number, Pointer, Round, Source, Target
 from nbxtensor.op.spec import Spec
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Place",
     "Pointer",
     "Pointwise",
+    "Round",
     "Scalar",
     "Source",
     "Spec",

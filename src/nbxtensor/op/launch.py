@@ -13,7 +13,7 @@ from nbxtensor.op.spec import Spec
 if TYPE_CHECKING:
     from nbxtensor.op.declaration import Op
 
-__all__ = ["Argument", "Buffer", "Call", "Cost", "Launch", "Number", "Pointer", "Source", "Target"]
+__all__ = ["Argument", "Buffer", "Call", "Cost", "Launch", "Number", "Pointer", "Round", "Source", "Target"]
 
 _EMPTY: Mapping[Any, Any] = MappingProxyType({})
 
@@ -127,6 +127,21 @@ Argument = Pointer | Number | int | float
 
 
 @dataclass(frozen=True, slots=True)
+class Round:
+    """One round of a program that multiplies blocks, on the device its launch was made for.
+
+    Attributes:
+        flops: Operations of the program's round.
+        resident: Programs that a unit holds at once, by the registers and the shared memory they take.
+        rate: Operations per second that a unit full of such programs reaches, as far as their instructions go.
+    """
+
+    flops: int
+    resident: int
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """One kernel launch, known whole before any device is opened: key of compilation, of a dry run and of a record.
 
@@ -140,7 +155,7 @@ class Launch:
         stages: Depth of software pipelining, where the device has it.
         rounds: What a program does one after another at least, each waiting for what the one before brought: a load,
             a turn of a loop of loads that are asked for together, a sum over the whole program. A price rests on it.
-        step: Name of what each round is ("bfloat16 128x128x64 w8 s3"), where devices may state what it takes.
+        round: What each round of a product is, where rounds share a unit's arithmetic; None for all else.
     """
 
     kernel: str | Source
@@ -150,7 +165,7 @@ class Launch:
     warps: int = 4
     stages: int = 2
     rounds: int = 1
-    step: str = ""
+    round: Round | None = None
 
 
 @dataclass(frozen=True, slots=True)

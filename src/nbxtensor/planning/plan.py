@@ -302,6 +302,7 @@ _CLASSES = (
     declared.Launch,
     declared.Number,
     declared.Pointer,
+    declared.Round,
     declared.Scalar,
     declared.Source,
     declared.Spec,

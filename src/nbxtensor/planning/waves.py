@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from nbxtensor.op import Launch
+from nbxtensor.op import Launch, Round
 
 __all__ = ["Bound", "Moved", "Stated", "has_waves", "waves"]
 
@@ -74,8 +74,9 @@ def waves(
     - bytes of memory at the rates of reading and of writing it, and bytes of the shared cache at those of the cache;
     - the bytes of the busiest unit at the rate that one unit reaches;
     - arithmetic: the rate of the device where every unit is full, that of the units in use where programs are few;
-      where the device states what a step of the launch takes (`Launch.step`), steps at that;
     - the rounds of a program (`Launch.rounds`), each waiting for the one before;
+    - where rounds are steps of a product (`Launch.round`), waves of as many programs as a unit holds, whose rounds wait
+      for their operands or share the unit's arithmetic;
     - starting the programs.
 
     What is read from memory and not from the cache arrives later by the difference of their latencies, once. All of
@@ -100,9 +101,9 @@ def waves(
     spans["launch"] = max(spans["launch"], (largest.rounds - 1) * known("launch.round_ns") * 1e-9)
     nbytes = moved.read + moved.written + moved.cached_read + moved.cached_written
     spans["memory"] = max(_moving(moved, known), each * nbytes / programs / known("memory.unit_bandwidth"))
-    if largest.step and known.has(f"steps.{largest.step}.full_ps"):
-        full, alone = known(f"steps.{largest.step}.full_ps"), known(f"steps.{largest.step}.alone_ps")
-        spans[unit] = 1e-12 * largest.rounds * max(alone, each * full)
+    if largest.round is not None:
+        spans["launch"] = programs / known("dispatch.programs_per_second")
+        spans[unit] = _multiplying(largest, largest.round, each, known, cold=bool(moved.read))
     elif flops:
         threads = min(each * _WARP * largest.warps, _FULL_THREADS)
         spans[unit] = each * flops / programs / (rate() / units * threads / _FULL_THREADS)
@@ -111,6 +112,18 @@ def waves(
     late = (known("memory.latency_ns") - known("memory.l2_latency_ns")) * 1e-9 if moved.read else 0.0
     began = len(launches) * start + late + others
     return began + spans[limit], "launch" if began > spans[limit] else limit
+
+
+def _multiplying(launch: Launch, step: Round, each: int, known: Stated, *, cold: bool) -> float:
+    """Return the seconds of a unit that has ``each`` programs of a product, whose operands come from memory if cold.
+
+    A step waits for its operands, of which as many as the launch has stages are on their way, and for its program to
+    meet; the programs beside each other share the unit.
+    """
+    beside = min(step.resident, each)
+    arriving = known("memory.latency_ns" if cold else "memory.l2_latency_ns")
+    waiting = 1e-9 * ((arriving + known("launch.round_ns")) / max(launch.stages - 1, 1) + known("launch.round_ns"))
+    return -(-each // step.resident) * launch.rounds * max(waiting, beside * step.flops / step.rate)
 
 
 def _moving(moved: Moved, known: Stated) -> float:

@@ -90,13 +90,14 @@ def launches_of(call: Call, row: Row) -> tuple[Launch, ...]:
         "BN": row.columns, "BK": row.depth, "EARLY": names[1] in call.fixed,
     }  # fmt: skip
     grid = (-(-p.n // row.columns), row.splits)
+    rounds = 1 + -(-p.k // (row.depth * row.splits * row.unroll))  # and the sum over the program
     if row.splits == 1:
         arguments |= {**given, "c": call.output(), "c_col": p.c[-1]}
         constants |= {**slots, "partial": None}
-        return (Launch("row_kernel", grid, arguments, constants, row.warps),)
+        return (Launch("row_kernel", grid, arguments, constants, row.warps, rounds=rounds),)
     arguments["partial"] = call.workspace(PARTIAL, accumulator)
     constants |= dict.fromkeys((*given, *slots, "c_col"), 0) | dict.fromkeys((*UNUSED, "c"))
-    return Launch("row_kernel", grid, arguments, constants, row.warps), combining(call, p, row.splits)
+    return Launch("row_kernel", grid, arguments, constants, row.warps, rounds=rounds), combining(call, p, row.splits)
 
 
 # Measured on an H200 for 14 weights, 1024 to 128256 outputs of 2048 to 14336 inputs: within 5 % of the fastest of a

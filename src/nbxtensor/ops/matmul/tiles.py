@@ -10,7 +10,7 @@ from typing import Any
 
 from nbxtensor import shape as shapes
 from nbxtensor.dtype.itemsize import bits
-from nbxtensor.op import Buffer, Call, Cost, Launch, Target
+from nbxtensor.op import Buffer, Call, Cost, Launch, Round, Target
 from nbxtensor.ops.matmul.product import (
     BATCH_AXES,
     Product,
@@ -126,13 +126,16 @@ def launches_of(call: Call, choice: Choice) -> tuple[Launch, ...]:
     }  # fmt: skip
     blocks = -(-p.m // tile.rows) * -(-p.n // tile.columns)
     grid = (blocks * shapes.numel(p.batch) * splits,)
+    rounds = math.ceil(math.ceil(p.k / tile.depth) / splits)
+    told: dict[str, Any] = {"rounds": rounds, "round": _round(call, product_of(call), choice)}
     if splits == 1:
         arguments |= {**given, **result}
         constants |= {**slots, "partial": None}
-        return (Launch("tile_kernel", grid, arguments, constants, tile.warps, tile.stages),)
+        return (Launch("tile_kernel", grid, arguments, constants, tile.warps, tile.stages, **told),)
     arguments["partial"] = call.workspace(PARTIAL, accumulator)
     constants |= dict.fromkeys((*given, *slots, *result), 0) | dict.fromkeys((*UNUSED, "c"))
-    return Launch("tile_kernel", grid, arguments, constants, tile.warps, tile.stages), combining(call, p, splits)
+    launch = Launch("tile_kernel", grid, arguments, constants, tile.warps, tile.stages, **told)
+    return launch, combining(call, p, splits)
 
 
 def combining(call: Call, p: Product, splits: int) -> Launch:
@@ -311,15 +314,7 @@ def _nanoseconds(machine: _Machine, tile: Tile, splits: int, extents: tuple[int,
     m, n, k, batches = extents
     area, edge = tile.rows * tile.columns, tile.rows + tile.columns
     step_nbytes = edge * tile.depth * width
-    extra = edge * tile.depth * 2 * machine.parts if machine.parts > 1 else 0
-    registers = min(255.0, (1.2 if machine.parts == 1 else 3.0) * area * max(width / 4, 1) / (32 * tile.warps) + 40)
-    resident = int(
-        min(
-            machine.shared // (step_nbytes * tile.stages + extra + _RESERVED),
-            _REGISTERS // (32 * tile.warps * registers),
-        )
-    )
-    resident = max(resident, 1)
+    resident = _resident(machine, tile, width)
     programs = -(-m // tile.rows) * -(-n // tile.columns) * batches * splits
     waves = -(-programs // (machine.units * resident))
     beside = min(resident, -(-programs // machine.units))
@@ -335,6 +330,26 @@ def _nanoseconds(machine: _Machine, tile: Tile, splits: int, extents: tuple[int,
     if splits > 1:
         took += _SECOND + splits * batches * m * n * 8 / (machine.bandwidth or 1000.0)
     return took + _LAUNCHED
+
+
+def _resident(machine: _Machine, tile: Tile, width: int) -> int:
+    """Return how many programs a unit holds at once, by shared memory and registers."""
+    area, edge = tile.rows * tile.columns, tile.rows + tile.columns
+    extra = edge * tile.depth * 2 * machine.parts if machine.parts > 1 else 0
+    registers = min(255.0, (1.2 if machine.parts == 1 else 3.0) * area * max(width / 4, 1) / (32 * tile.warps) + 40)
+    by_memory = machine.shared // (edge * tile.depth * width * tile.stages + extra + _RESERVED)
+    return max(int(min(by_memory, _REGISTERS // (32 * tile.warps * registers))), 1)
+
+
+def _round(call: Call, p: Product, choice: Choice) -> Round:
+    """Return what one round of `tile_kernel` is, for the price."""
+    dtype, tile = operand_dtype(call), choice.tile
+    machine = _machine(call.device, dtype, p)
+    return Round(
+        flops=2 * tile.rows * tile.columns * tile.depth,
+        resident=_resident(machine, tile, bits(dtype) // 8),
+        rate=1e9 * machine.rate * _share(machine, tile),
+    )
 
 
 def _joined(*times: float) -> float:
