@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,11 +15,12 @@ import nbxtensor as nbx
 __all__ = ["costs"]
 
 _SMALL = 16  # elements: nothing but the launch takes time
+_BLOCK = 400  # calls that a device's queue takes without waiting
 _MANY = 1000  # launches of the long recording
 
 
-def costs(device: str, *, seconds: float = 0.3) -> Mapping[str, float]:
-    """Return wall nanoseconds by name, medians of blocks of calls, each ended by a wait for the device.
+def costs(device: str, *, turns: int = 25) -> Mapping[str, tuple[float, float]]:
+    """Return (median, least) wall nanoseconds of blocks of calls by name, each block ended by a wait for the device.
 
     "eager op": ``nbx.add`` of two small float32 tensors, its result allocated. "bound launch": `Backend.launch` of a
     launch of the same kernel. "replay": a recording of one launch, waited for each time. "graph node": one further
@@ -26,26 +28,28 @@ def costs(device: str, *, seconds: float = 0.3) -> Mapping[str, float]:
 
     Args:
         device: Name of the device.
-        seconds: About what each figure may take.
+        turns: Blocks of each, taken in turn.
     """
     where = nbx.device(device)
-    wait = _waiting(where)
     x, y = (nbx.asarray(np.ones(_SMALL, np.float32)).to(where) for _ in range(2))
     one, many = _program(where, 1), _program(where, _MANY)
     (bound,) = one.launches
     backend, index = where.backend, where.index
     recorded, long = one.capture(), many.capture()
-    found = {
-        "eager op": _each(lambda: nbx.add(x, y), wait, seconds),
-        "bound launch": _each(lambda: backend.launch(bound, index), wait, seconds),
-        "replay": _each(recorded.replay, wait, seconds),
+    calls: dict[str, tuple[Callable[[], Any], int]] = {
+        "eager op": (lambda: nbx.add(x, y), _BLOCK),
+        "bound launch": (lambda: backend.launch(bound, index), _BLOCK),
+        "replay": (recorded.replay, _BLOCK),
+        "graph node": (long.replay, 1),
     }
-    found["graph node"] = (_each(long.replay, wait, seconds) - found["replay"]) / (_MANY - 1)
+    took: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(turns + 1):  # the first to warm up
+        for name, (call, count) in calls.items():
+            took[name].append(_block(call, count, lambda: backend.synchronize(index)))
+    found = {name: (statistics.median(each[1:]), min(each[1:])) for name, each in took.items()}
+    replay, node = found["replay"], found["graph node"]
+    found["graph node"] = ((node[0] - replay[0]) / (_MANY - 1), (node[1] - replay[1]) / (_MANY - 1))
     return found
-
-
-def _waiting(where: nbx.Device) -> Callable[[], None]:
-    return lambda: where.backend.synchronize(where.index)
 
 
 def _program(where: nbx.Device, count: int) -> Any:
@@ -63,19 +67,16 @@ def _program(where: nbx.Device, count: int) -> Any:
     return program
 
 
-def _each(call: Callable[[], Any], wait: Callable[[], None], seconds: float) -> float:
-    """Return the nanoseconds of one call: the median of ten blocks that take ``seconds`` together."""
-    call()
-    wait()
+def _block(call: Callable[[], Any], count: int, wait: Callable[[], None]) -> float:
+    """Return the nanoseconds of one of ``count`` calls and the wait after them."""
     begin = time.perf_counter_ns()
-    call()
+    for _ in range(count):
+        call()
     wait()
-    block = max(int(seconds * 1e8 / (time.perf_counter_ns() - begin)), 1)
-    took: list[float] = []
-    for _ in range(10):
-        begin = time.perf_counter_ns()
-        for _ in range(block):
-            call()
-        wait()
-        took.append((time.perf_counter_ns() - begin) / block)
-    return statistics.median(took)
+    return (time.perf_counter_ns() - begin) / count
+
+
+if __name__ == "__main__":
+    for device in sys.argv[1:] or ["cpu"]:
+        for name, (median, least) in costs(device).items():
+            print(f"{device:8} {name:14} {median:8.0f} ns  (least {least:.0f})")

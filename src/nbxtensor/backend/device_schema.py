@@ -75,6 +75,7 @@ FIELDS: Mapping[str, Field] = {
 }
 """Every field by its path; ``*`` stands for a dtype (or "tensorfloat32", the rounding of float32 operands)."""
 
+
 def field_of(path: str) -> Field | None:
     """Return the field that a path of a description is of; None where there is no such field."""
     return FIELDS.get(path) or FIELDS.get(f"{path.rpartition('.')[0]}.*")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nbxtensor.backend.contract import Bound
+from nbxtensor.backend.forks import in_child
 from nbxtensor.capture.recording import Recording
 from nbxtensor.dtype.convert import convert
 from nbxtensor.dtype.itemsize import bits, kind, numpy_dtype
@@ -48,15 +48,16 @@ class Place:
 class _Turn:
     """One caller at a time; a child process starts anew, whoever was inside when it was forked."""
 
-    __slots__ = ("_lock", "_process")
+    __slots__ = ("__weakref__", "_lock")
 
     def __init__(self) -> None:
-        self._process = -1
+        self._forget()
+        in_child(self._forget)
+
+    def _forget(self) -> None:
         self._lock = threading.RLock()
 
     def __enter__(self) -> None:
-        if self._process != os.getpid():
-            self._process, self._lock = os.getpid(), threading.RLock()
         self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:

@@ -37,6 +37,7 @@ class Recording:
         self.program = program
         device = program.device
         self._replay = device.backend.record(program.launches, device.index, launch_dependencies(program.plan))
+        self._start = getattr(self._replay, "start", self._replay.run)  # a host's replay is done when it returns
         self.verified: bool = self._verify(inputs)
 
     def __call__(self, *inputs: Any, borrow: bool = False) -> Any:
@@ -61,10 +62,9 @@ class Recording:
         """
         if not isinstance(times, int) or times < 1:
             raise ArgumentError(f"{self.program.plan.graph.name}: a number of replays, 1 or more. Got {times!r}.")
-        start = getattr(self._replay, "start", self._replay.run)  # a host's replay is done when it returns
         with self.program.turn:
             for _ in range(times - 1):
-                start()
+                self._start()
             self._replay.run()
 
     def profile(self) -> tuple[float, ...]:

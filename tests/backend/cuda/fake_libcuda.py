@@ -105,13 +105,14 @@ class FakeLibrary:
         kernels: By name: (format of each argument as `struct` spells it, function of grid and values, attributes).
         misuse: What was done that the headers forbid.
         edges: Whether each edge of the graph instantiated last starts its launch early.
+        early: Whether each launch that is in no graph may start before the one before it is done.
         launched: (name, grid, block, shared memory, values) of every kernel that ran.
     """
 
     def __init__(self, *, devices=1, name="NVIDIA H200", attributes=H200, total=1 << 30, absent=()):
         self.devices, self.name, self.attributes, self.total, self.absent = devices, name, attributes, total, absent
         self.kernels, self.misuse, self.launched, self.failing = {}, [], [], {}
-        self.edges = []
+        self.edges, self.early = [], []
         self.version = 13000
         self.running = threading.RLock()
         self.default = [Handle("stream", device, flags=0, queue=[]) for device in range(devices)]
@@ -426,8 +427,9 @@ class FakeLibrary:
 
     def cuLaunchKernelEx(self, config, function, table, extra):
         gx, gy, gz, bx, by, bz, shared, stream, attributes, count = CONFIG.unpack(C.string_at(config, CONFIG.size))
-        if attributes or count:
+        if count and C.string_at(attributes, 72) != struct.pack("IIi60x", 6, 0, 1):
             raise Misuse(INVALID_VALUE, "attributes of a launch")
+        self.early.append(bool(count))
         wanted = getattr(self.handles.get(function), "device", None)
         if wanted is not None and getattr(self.thread, "device", None) != wanted:
             raise Misuse(INVALID_CONTEXT, "")  # an answer that callers may count on

@@ -46,7 +46,8 @@ def test_kernels_compile_without_a_device(compiler, arch):
     assert made.name == "affine"
     assert made.binary.startswith(b"\x7fELF")
     assert made.parameters == tuple(SIGNATURE.items())
-    assert made.metadata == {"arch": arch, "warps": 4, "shared_nbytes": 0, "hidden": 2, "early": arch == "sm_90"}
+    early = {"early": arch == "sm_90", "waits_first": arch == "sm_90"}
+    assert made.metadata == {"arch": arch, "warps": 4, "shared_nbytes": 0, "hidden": 2} | early
 
 
 def test_a_kernel_is_compiled_once_and_kept_on_disk(compiler, monkeypatch):
@@ -104,7 +105,8 @@ PLACED = TEXT.replace("BLOCK: tl.constexpr", "BLOCK: tl.constexpr, PDL: tl.const
 @pytest.mark.parametrize("given", [{}, {"PDL": False}, {"PDL": True}])
 def test_a_kernel_places_its_own_wait_where_it_has_the_parameter(compiler, assembly, given):
     placed = request(text=PLACED, constants={"BLOCK": 1024} | given)
-    assert compiler.compile(placed, SM90).metadata["early"]
+    found = compiler.compile(placed, SM90).metadata
+    assert (found["early"], found["waits_first"]) == (True, False)
     assert not compiler.compile(placed, Target("cuda", "sm_80")).metadata["early"]
     new, old = assembly
     assert new.count(WAIT) == 1

@@ -253,9 +253,20 @@ def test_a_chain_of_kernels_that_wait_by_themselves_starts_them_early(cuda, libr
     assert library.edges == [False] * 6
 
 
+@pytest.mark.parametrize("metadata", [{"early": True}, {"early": True, "waits_first": True}, {}])
+def test_kernels_that_wait_before_they_read_are_started_early(cuda, library, floats, metadata):
+    (bound,), _ = chain(cuda, floats, 1, **metadata)
+    cuda.launch(bound)
+    cuda.starter(bound, (0,))([bound.arguments[0]])
+    assert library.early == [metadata.get("waits_first", False)] * 2
+
+
 def test_an_old_driver_starts_nothing_early(library, tmp_path):
     library.version = 12020
     cuda = on(library)
+    (bound,), _ = chain(cuda, Floats(cuda.memory()), 1, early=True, waits_first=True)
+    cuda.launch(bound)
+    assert library.early == [False]
     launches, _ = chain(cuda, Floats(cuda.memory()), 3, early=True)
     cuda.record(launches).run()
     assert library.edges == [False] * 2

@@ -16,6 +16,8 @@ from nbxtensor.backend.launch_order import rebound
 
 __all__ = ["HostReplay"]
 
+_NOWHERE = ctypes.c_void_p()  # scratch of launches that need none
+
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
@@ -52,7 +54,8 @@ class HostReplay:
         if cut.split:
             self._team.run(cut.table.pointer, cut.workers, self._scratch_nbytes)
         else:
-            self._native.inline(cut.table.pointer, self._scratch.pointer(self._scratch_nbytes))
+            scratch = self._scratch.pointer(self._scratch_nbytes) if self._scratch_nbytes else _NOWHERE
+            self._native.inline(cut.table.pointer, scratch)
 
     def rebind(self, number: int, arguments: Sequence[int | float]) -> None:
         """Give launch ``number`` other arguments, for the runs that follow.

@@ -20,8 +20,9 @@ launch"), if it waits for that one before it touches memory that a launch writes
   All its programs wait, on every path, before they read what a launch writes and before they write anything: a launch
   that ends without having waited would let its successors run beside its predecessors.
 
-Recordings rely on it (`Compiled.metadata` has "early"); where a launch is started in the ordinary way both instructions
-do nothing.
+Recordings rely on it (`Compiled.metadata` has "early"), and so do launches of kernels that wait before they read
+anything ("waits_first"): it is also the cheapest way to start one. Where a launch is started in the ordinary way both
+instructions do nothing.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ def compile_kernel(request: KernelRequest, target: Target) -> Compiled:
 
     Its metadata: "arch"; "warps"; "shared_nbytes", the dynamic shared memory of a program; "hidden", the number of
     pointers that the code takes after the parameters (Triton's scratch, of which none is asked for); "early", whether
-    it waits by itself for the launches before it, so that it may be started before they are done.
+    it waits by itself for the launches before it, so that it may be started before they are done; "waits_first",
+    whether it does so before it reads anything.
 
     Raises:
         ArgumentError: The signature and the constants do not name the kernel's parameters.
@@ -139,6 +141,7 @@ def compile_kernel(request: KernelRequest, target: Target) -> Compiled:
         "shared_nbytes": int(facts.shared),
         "hidden": _parameter_count(request.name, text) - len(parameters),
         "early": early,
+        "waits_first": early and not placed,
     }
     return Compiled(facts.name, built.asm["cubin"], parameters, metadata)
 

@@ -17,7 +17,7 @@ from nbxtensor.backend.cuda.compiling import compile_kernel, compile_options
 from nbxtensor.backend.cuda.facts import card_target, driver_text
 from nbxtensor.backend.cuda.graph import CudaReplay
 from nbxtensor.backend.cuda.libcuda import CUDA, DEVICE_OF_ADDRESS
-from nbxtensor.backend.cuda.loaded import CudaKernel, cuda_kernel
+from nbxtensor.backend.cuda.loaded import CudaKernel, Fixed, cuda_kernel
 from nbxtensor.backend.forks import in_child
 from nbxtensor.backend.kept_facts import keep_facts, kept_facts
 from nbxtensor.backend.kernel_cache import KernelCache
@@ -189,12 +189,15 @@ class CudaBackend:
             DriverError: The driver fails, or work started before has failed.
         """
         kept = bound.kept
-        if kept is None or kept[0] is not self._cards.get(index):
-            start = self.starter(bound, (), index)
-            object.__setattr__(bound, "kept", (self._cards[index], start))
-            start(())
-        else:
-            kept[1](())
+        if type(kept) is not Fixed or kept.card is not self._cards.get(index) or kept.card.forked:
+            kernel = cuda_kernel(bound, self._card(index))
+            if 0 in bound.grid:
+                return
+            kept = kernel.fixed(bound.grid, bound.arguments)
+            object.__setattr__(bound, "kept", kept)
+        status = kept.call()
+        if status:
+            kept.again(status)
 
     def starter(self, bound: Bound, varying: Sequence[int], index: int = 0) -> Callable[[Sequence[int]], None]:
         """Return what starts a launch with other addresses at the places ``varying``.

@@ -15,6 +15,7 @@ __all__ = [
     "NON_BLOCKING",
     "NOT_READY",
     "NO_DEVICE",
+    "PROGRAMMATIC_LAUNCH",
     "REACHED_ALREADY",
     "WRONG_CONTEXT",
 ]
@@ -119,6 +120,9 @@ FUNCTION_ATTRIBUTES = MappingProxyType(
     {"max_threads": 0, "static_shared_nbytes": 1, "local_nbytes": 3, "registers": 4, "max_dynamic_shared_nbytes": 8}
 )
 """CUfunction_attribute by what it states."""
+
+PROGRAMMATIC_LAUNCH = 6
+"""CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION."""
 
 WRONG_CONTEXT = frozenset({201, 400})
 """CUDA_ERROR_INVALID_CONTEXT and CUDA_ERROR_INVALID_HANDLE: what a launch answers that finds the thread's current
