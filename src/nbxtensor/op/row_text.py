@@ -7,13 +7,12 @@ from collections.abc import Generator, Mapping, Sequence
 
 from nbxtensor import shape as shapes
 from nbxtensor.op.expression import Expression
-from nbxtensor.op.kernel_text import INT32_ELEMENTS, KernelText, power_of_two
+from nbxtensor.op.kernel_text import INT32_ELEMENTS, KernelText, Tiles, power_of_two
 from nbxtensor.shape.collapse import collapse
 
 __all__ = ["RowText"]
 
-_TILE = 1024  # elements of a tile of short rows, or of one that walks along long ones
-_WHOLE = 8192  # elements of a row up to which it is one tile
+_TILE = 1024  # elements of a tile whose rows lie across memory
 
 
 class RowText(KernelText):
@@ -31,8 +30,9 @@ class RowText(KernelText):
     """
 
     def __init__(
-        self, name: str, shape: tuple[int, ...], axis: int, layouts: Mapping[str, tuple[int, ...]], first: str
-    ) -> None:
+        self, name: str, shape: tuple[int, ...], axis: int, layouts: Mapping[str, tuple[int, ...]], first: str,
+        tiles: Tiles,
+    ) -> None:  # fmt: skip
         """Start a kernel.
 
         Args:
@@ -41,6 +41,7 @@ class RowText(KernelText):
             axis: The axis that rows lie along.
             layouts: Strides by name of pointer; 0 along an axis that an operand does not have.
             first: The layout that decides which axis is the contiguous one.
+            tiles: How large tiles are.
         """
         names = list(layouts)
         around = [a for a in range(len(shape)) if a != axis]
@@ -54,11 +55,13 @@ class RowText(KernelText):
         self._beside = self._neighbour(first)
         step = self._around[first][self._beside] if kept else 0
         self.dim = 0 if kept and 0 < abs(step) < abs(self._along[first]) else 1
-        narrow = _TILE // 8 if self.dim == 0 else _TILE
-        self.whole: bool = power_of_two(self.extent) <= (_TILE // 16 if self.dim == 0 else _WHOLE)
-        self.length: int = power_of_two(self.extent) if self.whole else 8 if self.dim == 0 else _TILE
+        self._tiles = tiles
+        tile = _TILE if self.dim == 0 else tiles.elements
+        narrow = tile // 8 if self.dim == 0 else tile
+        self.whole: bool = power_of_two(self.extent) <= (tile // 16 if self.dim == 0 else tiles.whole)
+        self.length: int = power_of_two(self.extent) if self.whole else 8 if self.dim == 0 else tile
         beside = kept[self._beside] if kept else 1
-        self.width: int = min(power_of_two(beside), max(min(narrow, _TILE // self.length), 16 if self.dim == 0 else 1))
+        self.width: int = min(power_of_two(beside), max(min(narrow, tile // self.length), 16 if self.dim == 0 else 1))
         self.constants.update(LENGTH=self.length, WIDTH=self.width)
         self.ragged: bool = self.extent % self.length != 0
         self.short: bool = beside % self.width != 0
@@ -66,6 +69,11 @@ class RowText(KernelText):
         self.single = "(WIDTH, 1)" if self.dim == 1 else "(1, WIDTH)"
         self.programs: int = 0
         self._base: dict[str, str] = {}
+
+    @property
+    def warps(self) -> int:
+        """Warps of a program."""
+        return self._tiles.warps(self.length * self.width)
 
     def _neighbour(self, first: str) -> int:
         """The kept axis that a tile lies along beside its rows: the contiguous one, else the last."""

@@ -11,9 +11,11 @@ __all__ = ["Blocks", "decode_blocks", "decode_splits", "is_decode", "prefill_blo
 _DECODED = ("float16", "bfloat16", "float32")
 _MOST_ROWS = 64  # of a decoding program's block: queries times heads of a group
 _MOST_QUERIES = 16
-_PROGRAMS = 256  # what keys are split for: about two programs for each unit of the largest cards
+_PROGRAMS = 128  # what keys are split for: about a program for each unit of the largest cards
 _MOST_SPLITS = 64
 _LEAST_KEYS = 128  # for which a program of its own is worth while
+_LONG = 4096  # keys that are split in any case, so that programs end more evenly, up to so many programs:
+_MOST_PROGRAMS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +56,19 @@ def _capability(target: Target) -> int:
     return int(target.arch.removeprefix("sm_")) if target.backend == "cuda" else 0
 
 
-# (query rows, keys, warps, stages) by the wider of the two widths, the smallest that holds it. None of them spills
-# registers on the card it is for (tests/ops/attention holds them to it).
+# (query rows, keys, warps, stages) by the wider of the two widths, the smallest that holds it; measured on an H200
+# (tools/gpu_attention.py --sweep). Up to a width of 128 in the half formats, and of 64 in float32, none spills
+# registers there (tests/ops/attention holds them to it); beyond, a few spilled cost less than smaller blocks.
 _Tiles = tuple[tuple[int, tuple[int, int, int, int]], ...]
 _PLAIN: _Tiles = ((512, (64, 32, 4, 2)),)  # for widths up to 128, fits the shared memory of every card
 _HALF_80: _Tiles = ((64, (128, 64, 4, 3)), (128, (128, 64, 8, 2)), (256, (64, 32, 8, 2)), (512, (32, 32, 8, 1)))
-_HALF_90: _Tiles = ((64, (128, 128, 8, 3)), (128, (128, 128, 8, 2)), (256, (128, 64, 8, 2)), (512, (32, 32, 8, 1)))
+_HALF_90: _Tiles = ((64, (128, 64, 8, 3)), (128, (128, 64, 8, 4)), (256, (128, 64, 8, 2)), (512, (32, 32, 8, 1)))
 _FLOAT_80: _Tiles = ((32, (64, 32, 4, 2)), (64, (64, 32, 8, 2)), (256, (16, 32, 8, 1)), (512, (16, 32, 4, 1)))
 _FLOAT_90: _Tiles = (
-    (32, (64, 64, 4, 2)), (64, (64, 32, 4, 2)), (128, (32, 32, 8, 2)), (256, (16, 32, 8, 1)), (512, (16, 32, 4, 1)),
+    (32, (64, 64, 4, 2)), (64, (64, 64, 4, 2)), (128, (32, 32, 4, 2)), (256, (16, 32, 8, 1)), (512, (16, 32, 4, 1)),
 )  # fmt: skip
+# Where every row sees every key, there is one loop and registers for larger blocks.
+_FLOAT_90_FULL: _Tiles = ((32, (64, 128, 4, 1)), (64, (128, 64, 8, 1)), *_FLOAT_90[2:])
 _MOST_TRIPLED = 256  # the width up to which float32 products are made of three
 
 
@@ -81,7 +86,8 @@ def prefill_blocks(call: Call) -> Blocks:
     if capability < 80 or dtype == "float64":
         tiles = _PLAIN
     elif dtype == "float32":
-        tiles = _FLOAT_90 if capability >= 90 else _FLOAT_80
+        full = not call.params["is_causal"] and "kv_length" not in call.inputs
+        tiles = (_FLOAT_90_FULL if full else _FLOAT_90) if capability >= 90 else _FLOAT_80
     else:
         tiles = _HALF_90 if capability >= 90 else _HALF_80
     rows, columns, warps, stages = next(tile for most, tile in tiles if max(width, width_v) <= most)
@@ -112,9 +118,12 @@ def is_decode(call: Call) -> bool:
 
 def decode_splits(call: Call) -> int:
     """Return how many programs share the keys of a group of heads: a power of two."""
-    groups = call["q"].shape[0] * call["k"].shape[1]
-    wanted = min(_PROGRAMS // max(groups, 1), call["k"].shape[2] // _LEAST_KEYS, _MOST_SPLITS)
-    return 1 << max(wanted, 1).bit_length() - 1
+    groups, keys = call["q"].shape[0] * call["k"].shape[1], call["k"].shape[2]
+    wanted = min(-(-_PROGRAMS // max(groups, 1)), keys // _LEAST_KEYS, _MOST_SPLITS)
+    splits = 1 << max(wanted, 1).bit_length() - 1
+    while keys // splits >= _LONG and 2 * splits * groups <= _MOST_PROGRAMS:
+        splits *= 2
+    return splits
 
 
 # (keys, warps, stages) by the wider of the two widths: two or three blocks of keys and values are on their way at once.

@@ -76,15 +76,15 @@ def attention_kernel(
     heads, group, length_q, length_k, width, width_v, scale, l_batch,
     q_batch, q_head, q_row, q_col, k_batch, k_head, k_row, k_col, v_batch, v_head, v_row, v_col,
     o_batch, o_head, o_row, o_col, m_batch, m_head, m_row, m_col,
-    MASK: tl.constexpr, CAUSAL: tl.constexpr, LENGTH: tl.constexpr, SPLIT: tl.constexpr, BASE2: tl.constexpr,
-    PRECISION: tl.constexpr, COMPUTE: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr,
+    MASK: tl.constexpr, CAUSAL: tl.constexpr, LENGTH: tl.constexpr, SPLIT: tl.constexpr, TAIL: tl.constexpr,
+    BASE2: tl.constexpr, PRECISION: tl.constexpr, COMPUTE: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr,
     WHOLE: tl.constexpr, WHOLE_V: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
     """One program per block of query rows of one head; keys in blocks, softmax kept running.
 
-    SPLIT: the blocks of keys that all rows see whole come first, in a loop of their own. The last blocks of rows of a
-    causal head see the most keys, so they start first.
+    SPLIT: the blocks of keys that all rows see whole come first, in a loop of their own; TAIL: there may be others. The
+    last blocks of rows of a causal head see the most keys, so they start first.
     """
     batch = (tl.program_id(1) // heads).to(tl.int64)
     head = (tl.program_id(1) % heads).to(tl.int64)
@@ -141,11 +141,12 @@ def attention_kernel(
             limits, 0, start, length, width, width_v, scale, k_row, v_row, m_col,
             MASK, CAUSAL, False, BASE2, PRECISION, COMPUTE, ACC, WHOLE, WHOLE_V, BN, BD, BV,
         )  # fmt: skip
-    acc, total, peak = attend(
-        acc, total, peak, queries, k_at, v_at, mask_at, key_places, value_places, mask_places, in_rows[:, None],
-        limits, start, stop, length, width, width_v, scale, k_row, v_row, m_col,
-        MASK, CAUSAL, True, BASE2, PRECISION, COMPUTE, ACC, WHOLE, WHOLE_V, BN, BD, BV,
-    )  # fmt: skip
+    if TAIL:
+        acc, total, peak = attend(
+            acc, total, peak, queries, k_at, v_at, mask_at, key_places, value_places, mask_places, in_rows[:, None],
+            limits, start, stop, length, width, width_v, scale, k_row, v_row, m_col,
+            MASK, CAUSAL, True, BASE2, PRECISION, COMPUTE, ACC, WHOLE, WHOLE_V, BN, BD, BV,
+        )  # fmt: skip
     result = acc / tl.where(total == 0, 1.0, total)[:, None]
     target = out + batch * o_batch + head * o_head + rows[:, None] * o_row + dims_v[None, :] * o_col
     tl.store(target, result, mask=in_rows[:, None] & (dims_v < width_v)[None, :])
@@ -227,8 +228,7 @@ def decode_kernel(
     else:
         part = (tl.program_id(1).to(tl.int64) * SPLITS + split) * (group * length_q) + rows
         tl.store(weights + part, peak + tl.log2(total), mask=in_rows)
-        # what saw nothing has no weight and is not read
-        tl.store(parts + part[:, None] * width_v + dims_v[None, :], result, mask=inside & (total > 0)[:, None])
+        tl.store(parts + part[:, None] * width_v + dims_v[None, :], result, mask=inside)
 
 
 @triton.jit
@@ -246,10 +246,9 @@ def combine_kernel(
     here = batch * (heads // group) + head // group
     part = (here * SPLITS + splits) * rows + (head % group) * length_q + place
     weight = tl.load(weights + part)
+    value = tl.load(parts + part[:, None] * width_v + dims_v[None, :], mask=(dims_v < width_v)[None, :], other=0)
     peak = tl.max(weight, 0)
     share = tl.exp2(weight - tl.where(peak == -float("inf"), 0.0, peak))
-    seen = (share > 0)[:, None] & (dims_v < width_v)[None, :]
-    value = tl.load(parts + part[:, None] * width_v + dims_v[None, :], mask=seen, other=0)
     total = tl.sum(share, 0)
     result = tl.sum(value * share[:, None], 0) / tl.where(total == 0, 1.0, total)
     target = out + batch * o_batch + head.to(tl.int64) * o_head + place * o_row

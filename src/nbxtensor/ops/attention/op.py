@@ -83,7 +83,9 @@ def _launch(call: Call) -> tuple[Launch, ...]:
     blocks = prefill_blocks(call)
     accumulator = "float64" if q.dtype == "float64" else "float32"
     arguments, constants = _common(call, blocks, accumulator)
-    constants |= {"ACC": f"tl.{accumulator}", "SPLIT": blocks.gpu, "BASE2": blocks.gpu and accumulator == "float32"}
+    tail = constants["CAUSAL"] or constants["LENGTH"] or k.shape[2] % blocks.keys != 0
+    constants |= {"ACC": f"tl.{accumulator}", "SPLIT": blocks.gpu, "TAIL": tail or not blocks.gpu}
+    constants |= {"BASE2": blocks.gpu and accumulator == "float32"}
     arguments |= {"heads": heads}
     places = ("m_batch", "m_head", "m_row", "m_col")
     if "mask" in call.inputs:

@@ -9,6 +9,7 @@ import numpy as np
 
 from nbxtensor.errors import ShapeError
 from nbxtensor.op import Array, Call, Case, Cost, Expression, Kernel, Launch, Number, Spec, declare
+from nbxtensor.op.kernel_text import tiles
 from nbxtensor.op.prologue import evaluate_prologue
 from nbxtensor.op.row_text import RowText
 from nbxtensor.ops.norm.groups import group_kernel, group_result
@@ -125,7 +126,7 @@ def _batch_launch(call: Call) -> tuple[Launch, ...]:
     layouts = {"o": result.strides, "x": x.strides}
     layouts |= {p: tuple(call[name].strides[0] if a == 1 else 0 for a in range(x.ndim)) for p, name in given.items()}
     axis = min((a for a in range(x.ndim)), key=lambda a: (x.shape[a] == 1, abs(result.strides[a])))
-    text = RowText("batch_norm_kernel", x.shape, axis, layouts, "x")
+    text = RowText("batch_norm_kernel", x.shape, axis, layouts, "x", tiles(call.target, x.dtype))
     text.imports.append("from nbxtensor.ops.norm import kernel as f")
     text.arguments |= {"o": call.output(), "x": call.input("x")}
     text.arguments |= {pointer: call.input(name) for pointer, name in given.items()}
@@ -138,7 +139,7 @@ def _batch_launch(call: Call) -> tuple[Launch, ...]:
         text.line(f"scale = f.scale(s_v, eps){' * w_v' if 'w' in given else ''}")
         text.line(f"y = (x_v - m_v) * scale{' + b_v' if 'b' in given else ''}")
         text.store("o", f"tl.cast(y, tl.{result.dtype})")
-    return (text.launch(text.programs, warps=8 if text.length * text.width > 2048 else 4),)
+    return (text.launch(text.programs, warps=text.warps),)
 
 
 def _batch_cost(call: Call) -> Cost:

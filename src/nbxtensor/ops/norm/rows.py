@@ -6,6 +6,7 @@ from nbxtensor import shape as shapes
 from nbxtensor.dtype.itemsize import bits, kind
 from nbxtensor.errors import DtypeError, ShapeError, UnsupportedError
 from nbxtensor.op import Call, Cost, Kernel, Launch, Number, Spec
+from nbxtensor.op.kernel_text import tiles
 from nbxtensor.op.prologue import Prologue
 from nbxtensor.op.row_text import RowText
 from nbxtensor.shape.collapse import collapse
@@ -70,7 +71,8 @@ def _text(call: Call) -> RowText:
             f"with strides {call['x'].strides[-len(shape[split:]) :]}. contiguous() makes a copy that is."
         )
     merged = {n: (*layouts[n][:split], *(r or (1,))) for n, r in zip(names, rows, strict=True)}
-    return RowText(f"{call.op.name}_kernel", (*shape[:split], *(extents or (1,))), split, merged, "x")
+    size = tiles(call.target, *(call[name].dtype for name in prologue.names), *(o.dtype for o in call.outputs))
+    return RowText(f"{call.op.name}_kernel", (*shape[:split], *(extents or (1,))), split, merged, "x", size)
 
 
 def row_kernel(*, centred: bool) -> Kernel:
@@ -141,4 +143,4 @@ def _launch(call: Call, *, centred: bool) -> Launch:
         text.line(f"scale = f.scale(f.row_mean(squares, {count}, {dim}), eps)")
         with text.walk():
             finish(value())
-    return text.launch(text.programs, warps=8 if text.length * text.width > 2048 else 4)
+    return text.launch(text.programs, warps=text.warps)

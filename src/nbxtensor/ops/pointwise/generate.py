@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from nbxtensor import shape as shapes
 from nbxtensor.op import Argument, Call, Expression, Launch, Number
-from nbxtensor.op.kernel_text import INT32_ELEMENTS, KernelText, power_of_two
+from nbxtensor.op.kernel_text import INT32_ELEMENTS, KernelText, power_of_two, tiles
 from nbxtensor.shape.collapse import collapse
 
 __all__ = ["launches"]
 
-_TILE = 1024  # elements a program computes
 _SIDE = 32  # of a square tile, where an operand is contiguous along another axis than the result
 
 
@@ -42,7 +41,8 @@ def launches(
     arguments |= {f"x{i}": call.input(key) for i, key in enumerate(operands)}
     arguments |= {f"s{i}": scalar for i, scalar in enumerate(scalars)}
     text.arguments |= arguments
-    layout = _Layout(expression, extents, strides)
+    size = tiles(call.target, *(spec.dtype for spec in (*specs, *call.outputs)))
+    layout = _Layout(expression, extents, strides, size.elements)
     if len(extents) <= 1 and all(s in ((), (0,), (1,)) for s in strides):
         return (_flat(text, layout),)
     return (_tiled(text, layout),)
@@ -50,11 +50,12 @@ def launches(
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """An expression, and where its inputs and then its outputs lie."""
+    """An expression, where its inputs and then its outputs lie, and how many elements a program computes."""
 
     expression: Expression
     extents: tuple[int, ...]
     strides: tuple[tuple[int, ...], ...]
+    tile: int
 
     @property
     def inputs(self) -> int:
@@ -83,7 +84,7 @@ def _compute(text: KernelText, expression: Expression, addresses: Sequence[str],
 def _flat(text: KernelText, layout: _Layout) -> Launch:
     """Every operand is contiguous or one element."""
     total = shapes.numel(layout.extents)
-    block = min(_TILE, power_of_two(total))
+    block = min(layout.tile, power_of_two(total))
     text.constants["BLOCK"] = block
     text.line(f"start = tl.program_id(0){text.long} * BLOCK")
     text.line("lane = tl.arange(0, BLOCK)")
@@ -139,8 +140,8 @@ def _tile(layout: _Layout) -> tuple[int | None, int, int]:
     if crossed:
         axis = crossed[0]
         return axis, min(_SIDE, power_of_two(extents[axis])), min(_SIDE, power_of_two(extents[last]))
-    block = min(_TILE, power_of_two(extents[last]))
-    if block == _TILE or last == 0:
+    block = min(layout.tile, power_of_two(extents[last]))
+    if block == layout.tile or last == 0:
         return None, 1, block
     axis = max(range(last), key=lambda a: (extents[a], a))
-    return axis, min(_TILE // block, power_of_two(extents[axis])), block
+    return axis, min(layout.tile // block, power_of_two(extents[axis])), block

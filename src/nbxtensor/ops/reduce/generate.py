@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nbxtensor import shape as shapes
 from nbxtensor.op import Launch, Number, Pointer
-from nbxtensor.op.kernel_text import INT32_ELEMENTS, KernelText, power_of_two
+from nbxtensor.op.kernel_text import INT32_ELEMENTS, KernelText, Tiles, power_of_two
 from nbxtensor.ops.reduce.passes import Pass
 
 __all__ = ["Walk", "launch"]
 
-_TILE = 1024  # elements of a tile that is walked, or that holds several short rows
+_TILE = 1024  # elements of a tile whose reduced axis lies across memory
 _WHOLE = 4096  # elements of a row up to which it is one tile
 
 
@@ -34,6 +34,7 @@ class Walk:
         centres: Strides of `centre`, along the kept axes.
         pieces: Number of pieces that the reduced axes are cut into: each gives a total of its own, along a new last
             axis of the results of stride 1.
+        tiles: How large tiles are.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Walk:
     centre: Pointer | None = None
     centres: tuple[int, ...] = ()
     pieces: int = 1
+    tiles: Tiles = field(default_factory=Tiles)
 
     @property
     def whole(self) -> bool:
@@ -87,12 +89,12 @@ def _tile(walk: Walk) -> _Tile:
     inner = min(range(count + len(reduced)), key=step)
     if inner >= count:
         along = inner - count
-        alone = len(reduced) == 1 and walk.pieces == 1
+        alone, tile = len(reduced) == 1 and walk.pieces == 1, walk.tiles.elements
         length = power_of_two(reduced[along])
         whole = alone and length <= _WHOLE
-        length = length if whole else min(length, _TILE)
-        beside = count - 1 if count and length < _TILE else None
-        width = 1 if beside is None else min(_TILE // length, power_of_two(kept[beside]))
+        length = length if whole else min(length, tile)
+        beside = count - 1 if count and length < tile else None
+        width = 1 if beside is None else min(tile // length, power_of_two(kept[beside]))
         return _Tile(along, length, beside, width, inner=True, whole=whole)
     along = max(range(len(reduced)), key=lambda axis: (reduced[axis], axis))
     width = min(_TILE // 8, power_of_two(kept[inner]))
@@ -152,7 +154,7 @@ class _Writer:
             text.line(f"origin = f.{step.finish}(total, origin, p{number})")
         result = "origin != 0" if walk.target.dtype == "bool" else f"tl.cast(origin, tl.{walk.target.dtype})"
         text.line(f"tl.store(place{' + piece' if walk.pieces > 1 else ''}, {result}{keep})")
-        return text.launch(programs, warps=8 if tile.length * tile.width > 2 * _TILE else 4)
+        return text.launch(programs, warps=walk.tiles.warps(tile.length * tile.width))
 
     def place(self) -> int:
         """Write where a program works: its elements, its results, its centres; return the number of programs."""

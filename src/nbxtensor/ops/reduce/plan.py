@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from nbxtensor import shape as shapes
 from nbxtensor.dtype.itemsize import itemsize
 from nbxtensor.op import Buffer, Call, Cost, Kernel, Launch, Pointer, Spec
+from nbxtensor.op.kernel_text import tiles
 from nbxtensor.ops.reduce.generate import Walk, launch
 from nbxtensor.ops.reduce.passes import Reduction
 from nbxtensor.shape.collapse import collapse
@@ -142,6 +143,7 @@ def _walk(call: Call, reduction: Reduction) -> Walk:
         results,
         reduction.passes,
         reduction.indexed,
+        tiles=tiles(call.target, x.dtype),
     )
 
 

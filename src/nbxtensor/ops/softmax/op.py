@@ -11,6 +11,7 @@ from nbxtensor import shape as shapes
 from nbxtensor.dtype.itemsize import bits, kind
 from nbxtensor.errors import DtypeError
 from nbxtensor.op import Array, Call, Case, Cost, Expression, Kernel, Launch, Spec, declare
+from nbxtensor.op.kernel_text import tiles
 from nbxtensor.op.prologue import Prologue, evaluate_prologue
 from nbxtensor.op.row_text import RowText
 
@@ -39,7 +40,14 @@ def _text(call: Call) -> RowText:
     result = call.outputs[0]
     layouts = {"o": result.strides, **prologue.layouts(call)}
     axis = shapes.normalize_axis(axis, result.ndim, op=call.op.name)
-    return RowText(f"{call.op.name}_kernel", result.shape, axis, layouts, "x")
+    return RowText(
+        f"{call.op.name}_kernel",
+        result.shape,
+        axis,
+        layouts,
+        "x",
+        tiles(call.target, *(call[name].dtype for name in prologue.names), result.dtype),
+    )
 
 
 def _launch(call: Call) -> tuple[Launch, ...]:
@@ -75,7 +83,7 @@ def _launch(call: Call) -> tuple[Launch, ...]:
         with text.walk():
             value()
             store()
-    return (text.launch(text.programs, warps=8 if text.length * text.width > 2048 else 4),)
+    return (text.launch(text.programs, warps=text.warps),)
 
 
 def _cost(call: Call) -> Cost:
