@@ -232,6 +232,15 @@ def test_a_recorded_launch_takes_other_arguments(subject, load, arrays):
     assert arrays.same(out, expected.astype(np.float32))
 
 
+def test_replays_are_started_one_after_another(subject, load, arrays):
+    """Each adds one to what the one before left."""
+    place = arrays.put(np.zeros(300, np.float32))
+    replay = subject.backend.record([Bound(load(), (3, 1, 1), (place, place, 300, 1.0))], subject.index)
+    for _ in range(20):
+        replay.start()
+    assert arrays.same(place, np.full(300, 20, np.float32))
+
+
 def test_a_profile_runs_once_and_times_every_launch(subject, load, arrays):
     bound, out, expected = affine_launch(load(), arrays, 300)
     replay = subject.backend.record([bound, bound], subject.index)

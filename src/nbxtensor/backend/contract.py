@@ -158,7 +158,7 @@ class Replay(Protocol):
         ...
 
     def start(self) -> None:
-        """(optional) Start all launches once, after everything started before, and do not wait; absent on the host."""
+        """Start all launches once, after everything started before; the host, where it runs them, is done on return."""
         ...
 
     def profile(self) -> tuple[float, ...]:

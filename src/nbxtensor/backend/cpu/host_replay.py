@@ -57,6 +57,10 @@ class HostReplay:
             scratch = self._scratch.pointer(self._scratch_nbytes) if self._scratch_nbytes else _NOWHERE
             self._native.inline(cut.table.pointer, scratch)
 
+    def start(self) -> None:
+        """Run all launches once, as `run` does: the host has nobody to leave them to."""
+        self.run()
+
     def rebind(self, number: int, arguments: Sequence[int | float]) -> None:
         """Give launch ``number`` other arguments, for the runs that follow.
 

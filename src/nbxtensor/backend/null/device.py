@@ -47,6 +47,10 @@ class NullReplay:
         """Record all launches once more."""
         self._log.extend(self.launches)
 
+    def start(self) -> None:
+        """Record all launches once more, as `run` does."""
+        self.run()
+
     def rebind(self, number: int, arguments: Sequence[int | float]) -> None:
         """Give launch ``number`` other arguments, for the runs that follow.
 
