@@ -104,7 +104,7 @@ def launches_of(call: Call, row: Row) -> tuple[Launch, ...]:
 # hundred ways each.
 _COLUMNS = 2
 _HELD = 128  # bytes of the matrix that a thread asks for in one step
-_LONGEST, _SHORTEST = 8192, 512  # bytes of a column that are a step
+_LONGEST = 8192  # bytes of a column that are a step at most
 _BUSY = 16  # warps that a unit needs at least
 
 
@@ -114,10 +114,10 @@ def row_of(call: Call) -> Row:
     units = int(call.device.fact("compute.units"))
     width = bits(operand_dtype(call)) // 8
     columns = min(_COLUMNS, power_of_two(p.n))
-    dividing = p.k & -p.k
-    depth = min(dividing, _LONGEST // width)
-    if depth * width < _SHORTEST:  # no long power of two divides the depth: the last step is cut
-        depth = min(power_of_two(p.k), _LONGEST // width // 2)
+    longest = _LONGEST // width
+    depth = min(p.k & -p.k, longest)
+    if depth < longest // 4:  # no long power of two divides the depth: the last step is cut
+        depth = min(power_of_two(p.k), longest // 2)
     programs = -(-p.n // columns)
     warps = max(1, min(8, columns * depth * width // (_HELD * 32)))
     if programs * warps < _BUSY * units and warps < 8 and columns * depth * width >= 32 * 32 * warps:
