@@ -85,17 +85,53 @@ class OutOfMemoryError(NbxError, MemoryError):
 
     Attributes:
         requested: Bytes asked for.
-        live: Bytes in use by the library on that device.
+        live: Bytes in use by whoever refuses: the library on that device, or the blocks of a device's memory.
+        pooled: Bytes of freed blocks that the library keeps for later requests; they would have been given up.
         limit: Bytes the device, or the limit in force, holds.
+        free: Bytes that the device reports as free.
+        total: Bytes that the device has.
+        fits: The largest request that would have been served in place of this one.
     """
 
-    def __init__(self, device: str, *, requested: int, live: int, limit: int, source: str) -> None:
+    def __init__(
+        self,
+        device: str,
+        *,
+        requested: int,
+        live: int,
+        limit: int,
+        free: int,
+        total: int,
+        source: str,
+        pooled: int = 0,
+        granule: int = 1,
+        most: int | None = None,
+    ) -> None:
+        """Name the numbers.
+
+        Args:
+            device: The device.
+            requested: As the attribute.
+            live: As the attribute.
+            limit: As the attribute.
+            free: As the attribute.
+            total: As the attribute.
+            source: Who holds ``limit`` bytes, in words.
+            pooled: As the attribute.
+            granule: What blocks are rounded up to, in bytes.
+            most: Bytes that would have been served, where less than ``free`` and ``pooled`` for another reason.
+        """
         self.requested = requested
         self.live = live
+        self.pooled = pooled
         self.limit = limit
+        self.free = free
+        self.total = total
+        room = min(limit - live, free + pooled if most is None else most)
+        self.fits: int = max(room, 0) // granule * granule
         super().__init__(
-            f"{device}: out of memory. Requested {requested} bytes with {live} live, of {limit} ({source}); "
-            f"{max(limit - live, 0)} bytes would have fitted."
+            f"{device}: out of memory. Requested {requested} bytes with {live} live and {pooled} pooled, of {limit} "
+            f"({source}); the device has {free} of {total} bytes free. {self.fits} bytes would have fitted."
         )
 
 

@@ -37,7 +37,10 @@ class Card:
     def allocate(self, nbytes, alignment=64):
         self.before_allocate()
         if self.used + nbytes > self.total:
-            raise OutOfMemoryError("card", requested=nbytes, live=self.used, limit=self.total, source="the card")
+            free = self.total - self.used
+            raise OutOfMemoryError(
+                "card", requested=nbytes, live=0, limit=self.total, free=free, total=self.total, source="the card"
+            )
         address, self.next = self.next, self.next + nbytes + alignment
         assert address % alignment == 0
         self.blocks[address] = nbytes
@@ -104,8 +107,18 @@ class Allocations(RuleBasedStateMachine):
             error = caught.value
             most = self.limit if over_limit else self.card.total
             assert (error.requested, error.live, error.limit) == (nbytes, live, most)
+            free = self.card.total - self.card.used
+            assert (error.pooled, error.free, error.total) == (self.card.used - live, free, self.card.total)
             for part in ("card:0", str(nbytes), str(live), "the limit set" if over_limit else "the device"):
                 assert part in str(error)
+            for number in (error.pooled, error.free, error.total, error.fits):
+                assert str(number) in str(error)
+            with pytest.raises(OutOfMemoryError):
+                self.allocator.allocate(error.fits + 1)
+            if error.fits:
+                self.held.append(self.allocator.allocate(error.fits))
+                self.requests += 1
+                self.peak = max(self.peak, self.live)
             return
         storage = self.allocator.allocate(nbytes)
         assert (storage.nbytes, storage.allocator, storage.readonly) == (nbytes, self.allocator, False)

@@ -18,6 +18,7 @@ from nbxtensor.errors import ArgumentError, OutOfMemoryError
 __all__ = ["AbiMemory"]
 
 _GRANULE = 256  # bytes: what every driver aligns a block to
+_MAPPED = 2 << 20  # bytes: what a driver maps for a block that no other shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,17 @@ class AbiMemory:
         status = self._driver.function("allocate")(ctypes.byref(cell), room)
         if status == self._driver.abi.out_of_memory:
             live = sum(block.nbytes for block in list(self._blocks.values()))
-            limit = live + self.info().free
-            raise OutOfMemoryError(self._device, requested=nbytes, live=live, limit=limit, source="the driver")
+            info = self.info()
+            raise OutOfMemoryError(
+                self._device,
+                requested=nbytes,
+                live=live,
+                limit=live + info.free,
+                free=info.free,
+                total=info.total,
+                source="the driver",
+                granule=_MAPPED,
+            )
         if status:
             raise self._driver.error("allocate", status)
         address = -(-cell.value // alignment) * alignment

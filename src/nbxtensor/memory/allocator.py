@@ -174,6 +174,29 @@ class Allocator:
             self._peak = self._live
         self._settle()
 
+    def refusal(self, nbytes: int, limit: int | None, source: str, *, most: int | None = None) -> OutOfMemoryError:
+        """Return the error for a request that cannot be served.
+
+        Args:
+            nbytes: What was asked for.
+            limit: Bytes that ``source`` holds; None: what is live and what the device has free.
+            source: What has no room.
+            most: What the device would have served, where it says so.
+        """
+        info = self.memory.info()
+        return OutOfMemoryError(
+            self.device,
+            requested=nbytes,
+            live=self._live,
+            pooled=self._parked,
+            limit=self._live + info.free if limit is None else limit,
+            free=info.free,
+            total=info.total,
+            source=source,
+            granule=ALIGNMENT,
+            most=most,
+        )
+
     # ---- under the lock
 
     def _take_in(self) -> None:
@@ -192,16 +215,17 @@ class Allocator:
                 insort(self._ladder, size)
             else:
                 parked.append(address)
-            most = int(_PARKED_SHARE * (limit() or self._total))
+            ceiling = limit()
+            most = int(_PARKED_SHARE * (ceiling or self._total))
+            if ceiling is not None:  # lowered, maybe, below what was live
+                most = max(min(most, ceiling - self._live), 0)
             if self._parked > most:
                 self._shrink(most)
 
     def _found(self, nbytes: int, wanted: int, ceiling: int | None) -> tuple[int, int]:
         """Return the address and the size of a block that holds ``wanted`` bytes, the limit kept."""
         if ceiling is not None and self._live + wanted > ceiling:
-            raise OutOfMemoryError(
-                self.device, requested=nbytes, live=self._live, limit=ceiling, source="the limit set"
-            )
+            raise self.refusal(nbytes, ceiling, "the limit set")
         room = 2 * wanted if ceiling is None else min(2 * wanted, ceiling - self._live)
         for size in self._ladder[bisect_left(self._ladder, wanted) : bisect_right(self._ladder, room)]:
             parked = self._pool[size]
@@ -222,11 +246,8 @@ class Allocator:
             self._shrink(0)
         try:
             return self.memory.allocate(size, ALIGNMENT)
-        except OutOfMemoryError:
-            most = self._live + self.memory.info().free
-            raise OutOfMemoryError(
-                self.device, requested=nbytes, live=self._live, limit=most, source="the device"
-            ) from None
+        except OutOfMemoryError as error:
+            raise self.refusal(nbytes, None, "the device", most=error.fits) from None
 
     def _shrink(self, nbytes: int) -> None:
         """Return the largest parked blocks to the device until ``nbytes`` or less are parked."""

@@ -13,7 +13,7 @@ from nbxtensor.dtype.convert import convert
 from nbxtensor.dtype.itemsize import bits, canonical, from_numpy, numpy_dtype
 from nbxtensor.dtype.itemsize import kind as dtype_kind
 from nbxtensor.dtype.limits import iinfo
-from nbxtensor.errors import ArgumentError, DtypeError, OutOfMemoryError, ShapeError, UnsupportedError
+from nbxtensor.errors import ArgumentError, DtypeError, ShapeError, UnsupportedError
 from nbxtensor.memory.allocator import Storage
 from nbxtensor.op import Array, Spec
 from nbxtensor.run import Device, device
@@ -267,9 +267,7 @@ def _check_room(nbytes: int, where: Where) -> None:
     allocator = _device(where).allocator
     total = allocator.memory.info().total
     if nbytes > total:
-        raise OutOfMemoryError(
-            allocator.device, requested=nbytes, live=allocator.live, limit=total, source="the device"
-        )
+        raise allocator.refusal(nbytes, total, "the device")
 
 
 def _count(op: str, value: int, name: str) -> int:

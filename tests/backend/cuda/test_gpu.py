@@ -8,6 +8,7 @@ import pytest
 import nbxtensor as nbx
 from nbxtensor.backend import registry
 from nbxtensor.dtype.itemsize import numpy_dtype
+from nbxtensor.errors import OutOfMemoryError
 from nbxtensor.tensor import from_numpy_array
 
 pytestmark = [
@@ -118,6 +119,16 @@ def test_memory_that_is_not_there_is_refused_with_the_numbers():
     total = device.backend.memory(0).info().total
     with pytest.raises(MemoryError, match=f"Requested {2 * total} bytes"):
         device.allocator.allocate(2 * total)
+
+
+@pytest.mark.alone
+def test_what_is_said_to_fit_fits():
+    allocator = nbx.device("cuda").allocator
+    with pytest.raises(OutOfMemoryError) as caught:
+        allocator.allocate(1 << 50)
+    assert 0 < caught.value.fits <= caught.value.free
+    assert allocator.allocate(caught.value.fits).nbytes == caught.value.fits
+    allocator.trim()
 
 
 def test_offsets_past_two_to_the_31_elements():

@@ -81,8 +81,15 @@ class HostMemory:
         except (MemoryError, OSError, OverflowError):
             with self._lock:
                 live = sum(b.nbytes for b in self._blocks.values())
+            info = self.info()
             raise OutOfMemoryError(
-                "cpu", requested=nbytes, live=live, limit=live + self.info().free, source="the system"
+                "cpu",
+                requested=nbytes,
+                live=live,
+                limit=live + info.free,
+                free=info.free,
+                total=info.total,
+                source="the system",
             ) from None
         with self._lock:
             self._blocks[block.address] = block

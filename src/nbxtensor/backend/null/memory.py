@@ -42,7 +42,13 @@ class NullMemory:
             )
         if self.live + nbytes > self.total:
             raise OutOfMemoryError(
-                self._device, requested=nbytes, live=self.live, limit=self.total, source="the device's description"
+                self._device,
+                requested=nbytes,
+                live=self.live,
+                limit=self.total,
+                free=self.total - self.live,
+                total=self.total,
+                source="the device's description",
             )
         address = -(-self._next // alignment) * alignment
         self._next = address + max(nbytes, 1)
