@@ -404,7 +404,8 @@ def attention(lines: Lines, *, sweep: bool, peers: bool) -> None:
             else:
                 figures["terabytes_per_second"] = float(f"{case.nbytes / seconds / 1e12:.4g}")
             if peers:
-                figures["peers"] = {n: float(f"{1e6 * s:.4g}") for n, s in case.peers().items()}
+                with guarded(f"peers of {case}"):
+                    figures["peers"] = {n: float(f"{1e6 * s:.4g}") for n, s in case.peers().items()}
             lines.add("attention", str(case), "us", 1e6 * seconds, **figures)
             if sweep:
                 tried(case, rig)

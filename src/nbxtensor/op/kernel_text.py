@@ -39,12 +39,12 @@ class Tiles:
     nbytes: int = 4
 
     def warps(self, elements: int) -> int:
-        """Return the warps for a tile of so many elements: each thread loads a piece of 32 bytes, or more of them."""
-        return max(4, min(32, elements * self.nbytes // _WARP_NBYTES))
+        """Return the warps for a tile of so many elements: 64 bytes or more to a thread, fewer in a small tile."""
+        return max(4, min(16, elements * self.nbytes // _WARP_NBYTES))
 
 
-_WARP_NBYTES = 32 * 32
-_TILE_NBYTES = 4 * _WARP_NBYTES
+_WARP_NBYTES = 32 * 64
+_TILE_NBYTES = 4096
 _GPU_WHOLE = 32768
 
 

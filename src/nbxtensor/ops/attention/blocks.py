@@ -14,8 +14,7 @@ _MOST_QUERIES = 16
 _PROGRAMS = 128  # what keys are split for: about a program for each unit of the largest cards
 _MOST_SPLITS = 64
 _LEAST_KEYS = 128  # for which a program of its own is worth while
-_LONG = 4096  # keys that are split in any case, so that programs end more evenly, up to so many programs:
-_MOST_PROGRAMS = 1024
+_LONG = 8192  # keys that are split in any case, so that programs end more evenly
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +61,17 @@ def _capability(target: Target) -> int:
 _Tiles = tuple[tuple[int, tuple[int, int, int, int]], ...]
 _PLAIN: _Tiles = ((512, (64, 32, 4, 2)),)  # for widths up to 128, fits the shared memory of every card
 _HALF_80: _Tiles = ((64, (128, 64, 4, 3)), (128, (128, 64, 8, 2)), (256, (64, 32, 8, 2)), (512, (32, 32, 8, 1)))
-_HALF_90: _Tiles = ((64, (128, 64, 8, 3)), (128, (128, 64, 8, 4)), (256, (128, 64, 8, 2)), (512, (32, 32, 8, 1)))
+_HALF_90: _Tiles = (
+    (32, (64, 128, 4, 2)), (64, (128, 64, 8, 3)), (128, (128, 64, 8, 4)), (256, (128, 64, 8, 2)), (512, (32, 32, 8, 1)),
+)  # fmt: skip
+_SMALL_90 = (64, 64, 4, 3)  # for widths above 32 and up to 128, where larger blocks would leave units idle
+_FEW = 264  # programs of 128 rows: two for each unit of an H200
 _FLOAT_80: _Tiles = ((32, (64, 32, 4, 2)), (64, (64, 32, 8, 2)), (256, (16, 32, 8, 1)), (512, (16, 32, 4, 1)))
 _FLOAT_90: _Tiles = (
-    (32, (64, 64, 4, 2)), (64, (64, 64, 4, 2)), (128, (32, 32, 4, 2)), (256, (16, 32, 8, 1)), (512, (16, 32, 4, 1)),
+    (32, (64, 64, 4, 2)), (64, (128, 64, 8, 1)), (128, (32, 32, 4, 2)), (256, (16, 32, 8, 1)), (512, (16, 32, 4, 1)),
 )  # fmt: skip
 # Where every row sees every key, there is one loop and registers for larger blocks.
-_FLOAT_90_FULL: _Tiles = ((32, (64, 128, 4, 1)), (64, (128, 64, 8, 1)), *_FLOAT_90[2:])
+_FLOAT_90_FULL: _Tiles = ((32, (64, 128, 4, 1)), *_FLOAT_90[1:])
 _MOST_TRIPLED = 256  # the width up to which float32 products are made of three
 
 
@@ -90,7 +93,12 @@ def prefill_blocks(call: Call) -> Blocks:
         tiles = (_FLOAT_90_FULL if full else _FLOAT_90) if capability >= 90 else _FLOAT_80
     else:
         tiles = _HALF_90 if capability >= 90 else _HALF_80
-    rows, columns, warps, stages = next(tile for most, tile in tiles if max(width, width_v) <= most)
+    tile = next(tile for most, tile in tiles if max(width, width_v) <= most)
+    if tiles is _HALF_90 and 32 < max(width, width_v) <= 128:
+        few = -(-queries // 128) * call["q"].shape[0] * call["q"].shape[1] <= _FEW
+        causal = call.params["is_causal"] and max(width, width_v) <= 64  # a diagonal block wastes half its products
+        tile = _SMALL_90 if few or causal else tile
+    rows, columns, warps, stages = tile
     rows, columns = max(16, min(rows, _power_of_two(queries))), max(16, min(columns, _power_of_two(keys)))
     return Blocks(rows, columns, width, width_v, warps, stages, _precision(call, max(width, width_v)))
 
@@ -119,22 +127,23 @@ def is_decode(call: Call) -> bool:
 def decode_splits(call: Call) -> int:
     """Return how many programs share the keys of a group of heads: a power of two."""
     groups, keys = call["q"].shape[0] * call["k"].shape[1], call["k"].shape[2]
-    wanted = min(-(-_PROGRAMS // max(groups, 1)), keys // _LEAST_KEYS, _MOST_SPLITS)
-    splits = 1 << max(wanted, 1).bit_length() - 1
-    while keys // splits >= _LONG and 2 * splits * groups <= _MOST_PROGRAMS:
-        splits *= 2
-    return splits
+    programs = 2 * _PROGRAMS if call["q"].dtype == "float32" else _PROGRAMS  # whose blocks are smaller
+    wanted = min(-(-programs // max(groups, 1)), keys // _LEAST_KEYS, _MOST_SPLITS)
+    return 1 << max(wanted, min(2, keys // _LONG), 1).bit_length() - 1
 
 
 # (keys, warps, stages) by the wider of the two widths: two or three blocks of keys and values are on their way at once.
 _DECODE_HALF = ((128, (64, 4, 3)), (256, (32, 4, 3)))
-_DECODE_FLOAT = ((64, (32, 4, 3)), (128, (32, 8, 3)), (256, (16, 8, 3)))
+_DECODE_HALF_ALONE = ((128, (128, 4, 2)), (256, (32, 4, 3)))  # where nothing is split, since groups are many
+_DECODE_FLOAT = ((128, (32, 4, 3)), (256, (16, 8, 3)))
 
 
 def decode_blocks(call: Call) -> Blocks:
     """Return the blocks of ``decode_kernel``."""
     width, width_v = _widths(call, 16)
-    tiles = _DECODE_FLOAT if call["q"].dtype == "float32" else _DECODE_HALF
+    tiles = _DECODE_HALF if decode_splits(call) > 1 else _DECODE_HALF_ALONE
+    if call["q"].dtype == "float32":
+        tiles = _DECODE_FLOAT
     columns, warps, stages = next(tile for most, tile in tiles if max(width, width_v) <= most)
     if _capability(call.device) < 80:
         columns, stages = min(columns, 32), 2
