@@ -52,7 +52,7 @@ def _widths(call: Call, least: int) -> tuple[int, int]:
 
 def _capability(target: Target) -> int:
     """Return 90 for an NVIDIA GPU of compute capability 9.0; 0 for all else."""
-    return int(target.arch.removeprefix("sm_")) if target.backend == "cuda" else 0
+    return int(target.arch.removeprefix("sm_")) if target.arch.startswith("sm_") else 0
 
 
 # (query rows, keys, warps, stages) by the wider of the two widths, the smallest that holds it; measured on an H200
