@@ -176,22 +176,23 @@ _REGISTERS = 65536  # of one unit, and of one program at most
 _RESERVED = 1024  # bytes of shared memory that a program takes beside its own
 _MOST_SPLITS = 16
 _STAGES = (2, 3, 4, 5, 6)
-# What no device file states. Fitted to about 1200 products of 36 shapes on an H200, of which the choices are within 3 %
-# of the fastest in the mean, and within 20 % each (tools/gpu_products.py --candidates measures them anew).
+# What no device file states. Fitted to 600 ways to make 30 products on an H200: what is chosen is within 3 % of the
+# fastest in the mean, and within 15 % each (tools/gpu_products.py --candidates measures them anew). Of equals the first
+# is taken.
 _PLAIN = 2000.0  # operations per nanosecond of a unit whose device file states no rate
-_LOADED = 250.0  # bytes per nanosecond that a unit takes from the last cache
-_STORED = 40.0  # bytes per nanosecond that a unit writes
+_LOADED = 145.0  # bytes per nanosecond that a unit takes from the last cache
+_STORED = 42.0  # bytes per nanosecond that a unit writes
 _LATENCY = 800.0  # nanoseconds from asking for an operand to having it
-_LAUNCHED = 2900.0  # nanoseconds from the start of a launch to its first operand, and from the last sum to its end
-_BETWEEN = 550.0  # nanoseconds from the last sum of a program to the first operand of the one after it
-_STEP = 42.0  # nanoseconds of a step that nothing overlaps
-_SECOND = 1450.0  # nanoseconds that another launch costs
-_POWER = 4.6  # of the norm in which times that overlap are added
+_LAUNCHED = 1850.0  # nanoseconds from the start of a launch to its first operand, and from the last sum to its end
+_BETWEEN = 830.0  # nanoseconds from the last sum of a program to the first operand of the one after it
+_STEP = 29.0  # nanoseconds of a step that nothing overlaps
+_SECOND = 800.0  # nanoseconds that another launch costs
+_POWER = 6.0  # of the norm in which times that overlap are added
 # Share of a unit's rate that is reached by blocks of fewer than 2**13, 2**14, 2**15 sums, and of more: where the depth
 # lies along memory in both operands, in any other layout, and in parts.
-_SHARES_ALONG = (0.95, 0.84, 0.73, 0.75)
-_SHARES = (0.6, 0.75, 0.77, 0.83)
-_SHARES_IN_PARTS = (0.40, 0.51, 0.51, 0.51)
+_SHARES_ALONG = (0.95, 0.9, 0.74, 0.82)
+_SHARES = (0.52, 0.57, 0.63, 0.78)
+_SHARES_IN_PARTS = (0.38, 0.54, 0.54, 0.54)
 
 
 @dataclass(frozen=True, slots=True)
