@@ -74,6 +74,7 @@ class Cost:
         written: Bytes written.
         matrix: Dtype of the matrix unit that does the flops, or None for the vector units.
         buffers: Workspace, each with its lifetime in launches.
+        beside: Operations that the vector units do beside those of the matrix unit: exponentials, an epilogue.
     """
 
     flops: int
@@ -81,6 +82,7 @@ class Cost:
     written: int
     matrix: str | None = None
     buffers: tuple[Buffer, ...] = ()
+    beside: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +136,17 @@ class Round:
         flops: Operations of the program's round.
         resident: Programs that a unit holds at once, by the registers and the shared memory they take.
         rate: Operations per second that a unit full of such programs reaches, as far as their instructions go.
+        threads: Threads that a unit needs for that rate; fewer of them wait for themselves.
+        nanoseconds: What a round of each program adds to a unit beside its operations.
+        between: Nanoseconds from the end of a program to the first round of the one after it.
     """
 
     flops: int
     resident: int
     rate: float
+    threads: int = 128
+    nanoseconds: float = 0.0
+    between: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

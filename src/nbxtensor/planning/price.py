@@ -11,7 +11,7 @@ from nbxtensor.op import Target
 from nbxtensor.planning.caching import CachedShare, cached_shares
 from nbxtensor.planning.graph import Graph, Node
 from nbxtensor.planning.steps import PlanStep, family
-from nbxtensor.planning.waves import Bound, Moved, has_waves, waves
+from nbxtensor.planning.waves import Bound, Moved, Work, has_waves, waves
 
 __all__ = ["Cause", "Price", "Priced", "price_graph"]
 
@@ -175,14 +175,18 @@ def _node(node: Node, step: PlanStep, share: CachedShare, known: _Facts) -> Pric
         matrix = None  # the device's matrix unit does not take the dtype: its vector units do the work
     unit: Cause = "vector" if matrix is None else "matrix"
 
+    def vector_rate() -> float:
+        return known(f"rates.vector.{_vector_dtype(node, known)}")
+
     def rate() -> float:
-        return known(f"rates.{unit}.{matrix or _vector_dtype(node, known)}")
+        return known(f"rates.matrix.{matrix}") if matrix else vector_rate()
 
     read, written = int(cost.read * share.read), int(cost.written * share.written)
     cached = read + written
     if step.launches and has_waves(known):
         moved = Moved(cost.read - read, cost.written - written, read, written)
-        seconds, limit = waves(step.launches, moved, cost.flops, rate, unit, known)
+        work = Work(cost.flops, unit, rate, cost.beside, vector_rate)
+        seconds, limit = waves(step.launches, moved, work, known)
     else:
         memory = _time(cost.read + cost.written - cached, known, "memory.copy_bandwidth")
         memory += _time(cached, known, "memory.l2_bandwidth")

@@ -35,6 +35,18 @@ def sum_kernel(x, turns, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def step_kernel(out, a, b, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Multiply a [BM, k] and the transpose of b [BN, k] in steps of BK: one program of a product."""
+    rows, columns, inner = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+    x = a + rows[:, None] * k + inner[None, :]
+    y = b + columns[None, :] * k + inner[:, None]
+    kept = tl.zeros((BM, BN), tl.float32)
+    for start in range(0, k, BK):
+        kept = tl.dot(tl.load(x + start), tl.load(y + start), kept)
+    tl.store(out + rows[:, None] * BN + columns[None, :], kept)
+
+
+@triton.jit
 def read_kernel(out, x, blocks, BLOCK: tl.constexpr):
     """Read ``blocks`` blocks, shared among all programs; each writes one number that depends on all it read."""
     program = tl.program_id(0)

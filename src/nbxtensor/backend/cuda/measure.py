@@ -23,6 +23,8 @@ _BLOCK = 8192  # 32-bit numbers that a program of the memory kernels has in flig
 _WARPS = 8
 _COPIED = 2048  # 32-bit numbers that a program of a copy moves
 _PROGRAMS_PER_UNIT = 8  # enough for every program that a unit can hold at once
+_STEP = (64, 32)  # rows, and columns, of a block of a product, and its depth
+_MOST_PLACES = 400  # that launches take turns on
 _MOVED_NBYTES = 4 << 30  # what a recording of memory kernels moves
 _WORK_SECONDS = 4e-4  # what a launch of arithmetic takes
 _VECTOR = ("float16", "bfloat16", "float32", "float64", "int32")
@@ -44,7 +46,9 @@ def measure(backend: Backend, index: int = 0, *, nbytes: int = 2 << 30) -> dict[
         read plus bytes written, per second, of the whole device), "memory.unit_bandwidth" (the most that one unit
         reads from the shared cache), "memory.l2_usable_nbytes" (the largest reading that still comes from that cache
         when it is repeated), "memory.latency_ns" and "memory.l2_latency_ns" (from a load to the next that needs it),
-        "dispatch.programs_per_second" (of a launch of many that do nothing),
+        "memory.begin_ns" (what reading memory takes beyond its bytes and the launch), "memory.step_ns" and
+        "memory.l2_step_ns" (of a product of 64 x 64 blocks, 32 deep, operands asked for one step ahead, a program
+        alone, from memory and from the cache), "dispatch.programs_per_second" (of a launch of many that do nothing),
         "memory.granule_nbytes" (what the driver hands out memory in), "rates.vector.<dtype>" (multiplications and
         additions per second, not contracted); of a launch of one small program that needs the one before:
         "launch.eager_ns" (started from the host), "launch.recorded_ns" (inside a recording, when the one before is
@@ -77,6 +81,9 @@ def measure(backend: Backend, index: int = 0, *, nbytes: int = 2 << 30) -> dict[
         copies = (probe.copying(block, block + small, nbytes) for nbytes in (small, small // 2))
         facts["memory.l2_copy_bandwidth"] = small / (next(copies) - next(copies))
         facts["memory.unit_bandwidth"] = cache // 32 / probe.reading(block, cache // 32, units=1)
+        facts["memory.begin_ns"] = 1e9 * probe.beginning(block, nbytes, cache // 8)
+        facts["memory.l2_step_ns"] = 1e9 * probe.stepping(block, 0)
+        facts["memory.step_ns"] = 1e9 * probe.stepping(block, nbytes)
         facts["memory.l2_usable_nbytes"] = probe.usable(block, cache, facts)
         facts["memory.l2_latency_ns"] = 1e9 * probe.chasing(block, cache // 8)
         facts["memory.latency_ns"] = 1e9 * probe.chasing(block, min(8 * cache, nbytes))
@@ -106,7 +113,7 @@ class _Probes:
         *,
         warps: int = 1,
         early: bool = True,
-        **constants: Any,
+        **constants: int,
     ) -> Bound:
         """Return a launch of a kernel of the module.
 
@@ -185,6 +192,45 @@ class _Probes:
         arguments = {"y": ("*i32@16", target), "x": ("*i32@16", source)}
         bound = self.bound("copy_kernel", blocks, arguments, warps=4, BLOCK=_COPIED)
         return self.recorded([bound], _turns(2 * nbytes))
+
+    def beginning(self, address: int, nbytes: int, part: int) -> float:
+        """Return the seconds that reading parts of ``nbytes``, none of them in the cache, takes beyond their bytes.
+
+        What an ordinary launch takes is not counted in.
+        """
+        took: list[float] = []
+        for size in (part, 2 * part):
+            blocks = size // (4 * _BLOCK)
+            bounds: list[Bound] = []
+            for start in range(address, address + nbytes - size + 1, size):
+                given = {"out": ("*i32@16", start), "x": ("*i32@16", start), "blocks": ("i32", blocks)}
+                programs = min(self.units * _PROGRAMS_PER_UNIT, blocks)
+                bounds.append(self.bound("read_kernel", programs, given, warps=_WARPS, BLOCK=_BLOCK))
+            took.append(self.recorded(bounds, 2) / max(len(bounds), 1))
+        start = self.recorded([self.counting(address)], 100)
+        return max(2 * took[0] - took[1] - start, 0.0)
+
+    def stepping(self, address: int, nbytes: int, depth: int = 4096) -> float:
+        """Return the seconds of a step of a product whose operands come two steps at a time, in a program alone.
+
+        Args:
+            address: Memory.
+            nbytes: Bytes that launches take turns on; 0: all on the same operands, in the cache.
+            depth: Depth of the longer of two products.
+        """
+        rows, inner = _STEP
+        took: list[float] = []
+        for k in (depth // 2, depth):
+            size = 2 * rows * k * 2
+            bounds: list[Bound] = []
+            for start in range(address, address + max(nbytes - 2 * size, 1), 2 * size):
+                out = start + size
+                given = {"out": ("*fp32@16", out), "a": ("*bf16@16", start), "b": ("*bf16@16", start + size // 2)}
+                bounds.append(self.bound("step_kernel", 1, given, warps=4, k=k, BM=rows, BN=rows, BK=inner))
+                if len(bounds) == _MOST_PLACES:
+                    break
+            took.append(self.recorded(bounds, max(1, 200 // len(bounds))) / len(bounds))
+        return (took[1] - took[0]) * inner / (depth - depth // 2)
 
     def usable(self, address: int, cache: int, facts: Mapping[str, float]) -> int:
         """Return the most bytes that are read again at more than the middle between the cache's rate and memory's."""

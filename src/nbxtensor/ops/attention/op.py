@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["attention"]
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
+_SOFTMAX = 20  # operations of a score: scaled, compared, raised, summed, rounded
+_ROUNDS = 3  # of a block of keys: products with queries, the softmax's sums, products with values
 _WIDE = 2**31 - 2**16  # elements of one head from which offsets are 64 bits wide, the padding of the last block in mind
 
 
@@ -97,7 +99,10 @@ def _launch(call: Call) -> tuple[Launch, ...]:
     else:
         constants |= {"mask": None, "MASK": "", **dict.fromkeys(places, 0)}
     grid = (-(-length_q // blocks.rows), batch * heads)
-    return (Launch("attention_kernel", grid, arguments, constants, warps=blocks.warps, stages=blocks.stages),)
+    rounds = 1 + _ROUNDS * -(-k.shape[2] // blocks.keys)
+    return (
+        Launch("attention_kernel", grid, arguments, constants, blocks.warps, blocks.stages, rounds),
+    )  # fmt: skip
 
 
 def _common(call: Call, blocks: Blocks, accumulator: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -148,7 +153,8 @@ def _decode_launch(call: Call) -> tuple[Launch, ...]:
     arguments, constants = _common(call, blocks, "float32")
     arguments |= {"groups": groups}
     constants |= {"SPLITS": splits}
-    options: dict[str, Any] = {"warps": blocks.warps, "stages": blocks.stages}
+    rounds = 2 + _ROUNDS * -(-call["k"].shape[2] // (blocks.keys * splits))
+    options: dict[str, Any] = {"warps": blocks.warps, "stages": blocks.stages, "rounds": rounds}
     grid = (splits, batch * groups)
     if splits == 1:
         constants |= {"parts": None, "weights": None}
@@ -160,7 +166,7 @@ def _decode_launch(call: Call) -> tuple[Launch, ...]:
         Launch("decode_kernel", grid, arguments | between, constants, **options),
         Launch(
             "combine_kernel", (length_q, batch * heads), finish, {"SPLITS": splits, "BV": blocks.width_v},
-            warps=max(1, min(4, splits * blocks.width_v // 1024)),
+            warps=max(1, min(4, splits * blocks.width_v // 1024)), rounds=3,
         ),
     )  # fmt: skip
 
@@ -176,7 +182,7 @@ def _decode_cost(call: Call) -> Cost:
 
 def _serves(call: Call) -> bool:
     fits = max(call["q"].shape[3], call["v"].shape[3]) <= 512
-    return fits and (call.device.backend == "cpu" or not is_decode(call))
+    return fits and not is_decode(call)
 
 
 def _cost(call: Call) -> Cost:
@@ -190,6 +196,7 @@ def _cost(call: Call) -> Cost:
         read=call.operand_nbytes,
         written=call.result_nbytes,
         matrix=q.dtype,
+        beside=pairs * _SOFTMAX,
     )
 
 

@@ -15,6 +15,7 @@ from nbxtensor.ops.matmul.product import (
     BATCH_AXES,
     Product,
     accumulator_of,
+    epilogue_of,
     is_wide,
     operand_dtype,
     operand_names,
@@ -99,6 +100,7 @@ def tile_cost(call: Call) -> Cost:
         written=call.result_nbytes + sums,
         matrix=dtype,
         buffers=(Buffer(PARTIAL, sums, 0, 1),) if sums else (),
+        beside=sum(step.flops for step in epilogue_of(call)[0].steps) * call.outputs[0].numel,
     )
 
 
@@ -350,6 +352,9 @@ def _round(call: Call, p: Product, choice: Choice) -> Round:
         flops=2 * tile.rows * tile.columns * tile.depth,
         resident=_resident(machine, tile, bits(dtype) // 8),
         rate=1e9 * machine.rate * _share(machine, tile),
+        threads=128 * min(machine.parts, 2),  # parts are made and multiplied in turns
+        nanoseconds=_STEP,
+        between=_BETWEEN,
     )
 
 
