@@ -346,7 +346,8 @@ def attempts(case: Attention) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Yield other blocks for a case, and what to replace in the op's module for them."""
     precision = "tf32x3" if case.dtype == "float32" else "ieee"
     if case.queries == 1:
-        own = decode_splits(nbx.attention.op.call(case.specs, {"is_causal": False, "scale": None}))
+        target = registry.backend("cuda").target(0)
+        own = decode_splits(nbx.attention.op.call(case.specs, {"is_causal": False, "scale": None}, target))
         for splits in (own // 2, own, 2 * own):
             for keys, warps, stages in SHARES[case.dtype] if splits else ():
                 made = Blocks(16, keys, case.width, case.width, warps, stages, precision)

@@ -14,7 +14,8 @@ _MOST_QUERIES = 16
 _PROGRAMS = 128  # what keys are split for: about a program for each unit of the largest cards
 _MOST_SPLITS = 64
 _LEAST_KEYS = 128  # for which a program of its own is worth while
-_LONG = 8192  # keys that are split in any case, so that programs end more evenly
+_CPU_PROGRAMS, _CPU_LEAST_KEYS, _CPU_KEYS = 16, 512, 64  # the same of a CPU, and the keys of a block there
+_LONG = 4096  # keys: twice as many are split in any case, so that programs end more evenly
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +118,28 @@ def _rows(call: Call) -> int:
 
 
 def is_decode(call: Call) -> bool:
-    """Return whether ``decode_kernel`` serves a call: few queries, all rows of a group of heads in one block."""
+    """Return whether ``decode_kernel`` serves a call: few queries, all rows of a group of heads in one block.
+
+    A CPU gains by it what the heads of a group do not read again; with several queries of float32, nothing.
+    """
     q, v = call["q"], call["v"]
     rows, most = _rows(call), _MOST_ROWS // 4 if q.dtype == "float32" else _MOST_ROWS
     few = 0 < q.shape[2] <= _MOST_QUERIES and rows <= most
+    if call.device.backend == "cpu" and q.dtype == "float32":
+        few = q.shape[2] == 1
     return few and q.dtype in _DECODED and "mask" not in call.inputs and max(q.shape[3], v.shape[3]) <= _MOST_TRIPLED
 
 
 def decode_splits(call: Call) -> int:
     """Return how many programs share the keys of a group of heads: a power of two."""
     groups, keys = call["q"].shape[0] * call["k"].shape[1], call["k"].shape[2]
-    programs = 2 * _PROGRAMS if call["q"].dtype == "float32" else _PROGRAMS  # whose blocks are smaller
-    wanted = min(-(-programs // max(groups, 1)), keys // _LEAST_KEYS, _MOST_SPLITS)
-    return 1 << max(wanted, min(2, keys // _LONG), 1).bit_length() - 1
+    programs, least, long = _PROGRAMS, _LEAST_KEYS, min(2, keys // _LONG)
+    if call.device.backend == "cpu":
+        programs, least, long = _CPU_PROGRAMS, _CPU_LEAST_KEYS, 1
+    elif call["q"].dtype == "float32":  # blocks are smaller
+        programs *= 2
+    wanted = min(-(-programs // max(groups, 1)), keys // least, _MOST_SPLITS)
+    return 1 << max(wanted, long, 1).bit_length() - 1
 
 
 # (keys, warps, stages) by the wider of the two widths: two or three blocks of keys and values are on their way at once.
@@ -140,6 +150,9 @@ _DECODE_FLOAT = ((128, (32, 4, 3)), (256, (16, 8, 3)))
 
 def decode_blocks(call: Call) -> Blocks:
     """Return the blocks of ``decode_kernel``."""
+    if call.device.backend == "cpu":
+        columns = min(_CPU_KEYS, _power_of_two(call["k"].shape[2]))
+        return Blocks(_power_of_two(_rows(call)), columns, *_widths(call, 1), gpu=False)
     width, width_v = _widths(call, 16)
     tiles = _DECODE_HALF if decode_splits(call) > 1 else _DECODE_HALF_ALONE
     if call["q"].dtype == "float32":

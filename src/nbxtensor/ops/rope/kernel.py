@@ -74,11 +74,10 @@ def rope_update_kernel(
     x_batch, x_row, x_col, q_batch, q_head, q_row, q_col, k_batch, k_head, k_row, k_col,
     v_batch, v_head, v_row, v_col, p_batch,
     TURNS: tl.constexpr, INTERLEAVED: tl.constexpr, WIDE: tl.constexpr,
-    ROWS: tl.constexpr, BP: tl.constexpr, BT: tl.constexpr, BW: tl.constexpr,
+    ROWS: tl.constexpr, SLOTS: tl.constexpr, BP: tl.constexpr, BT: tl.constexpr, BW: tl.constexpr,
 ):  # fmt: skip
-    """One program per block of tokens and head: a query, a key or a value of each token."""
+    """One program per block of tokens and some slots of their rows: each is a query, a key or a value."""
     batch = tl.program_id(2).to(tl.int64)
-    slot = tl.program_id(1).to(tl.int64)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = row < tokens
     place = tl.load(position + batch * p_batch)
@@ -87,15 +86,17 @@ def rope_update_kernel(
     if WIDE:
         row = row.to(tl.int64)
         start = start.to(tl.int64)
-    x_rows = x + batch * x_batch + slot * width * x_col + row * x_row
-    if slot < heads:
-        cos, sin = rotations(places, frequencies, pairs, TURNS, BP)
-        q_rows = q + batch * q_batch + slot * q_head + row * q_row
-        rotate(q_rows, x_rows, cos, sin, inside, pairs, width, q_col, x_col, INTERLEAVED, BP, BT)
-    elif slot < heads + groups:
-        cos, sin = rotations(places, frequencies, pairs, TURNS, BP)
-        k_rows = k + batch * k_batch + (slot - heads) * k_head + (start + row) * k_row
-        rotate(k_rows, x_rows, cos, sin, inside, pairs, width, k_col, x_col, INTERLEAVED, BP, BT)
-    else:
-        v_rows = v + batch * v_batch + (slot - heads - groups) * v_head + (start + row) * v_row
-        move(v_rows, x_rows, inside, 0, width, v_col, x_col, BW)
+    cos, sin = rotations(places, frequencies, pairs, TURNS, BP)
+    first = tl.program_id(1) * SLOTS
+    for index in range(first, tl.minimum(first + SLOTS, heads + 2 * groups)):
+        slot = index.to(tl.int64)
+        x_rows = x + batch * x_batch + slot * width * x_col + row * x_row
+        if index < heads:
+            q_rows = q + batch * q_batch + slot * q_head + row * q_row
+            rotate(q_rows, x_rows, cos, sin, inside, pairs, width, q_col, x_col, INTERLEAVED, BP, BT)
+        elif index < heads + groups:
+            k_rows = k + batch * k_batch + (slot - heads) * k_head + (start + row) * k_row
+            rotate(k_rows, x_rows, cos, sin, inside, pairs, width, k_col, x_col, INTERLEAVED, BP, BT)
+        else:
+            v_rows = v + batch * v_batch + (slot - heads - groups) * v_head + (start + row) * v_row
+            move(v_rows, x_rows, inside, 0, width, v_col, x_col, BW)

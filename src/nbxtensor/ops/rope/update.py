@@ -83,10 +83,11 @@ def _launch(call: Call) -> Launch:
         "TURNS": call["frequencies"].dtype == "int64",
         "INTERLEAVED": call.params["interleaved"],
         "WIDE": max(spans) >= _WIDE,
+        "SLOTS": 4 if tokens > 1 else 1,
         "BW": power_of_two(width),
         **blocks(tokens, pairs, width),
     }
-    grid = (-(-tokens // constants["ROWS"]), heads + 2 * groups, batch)
+    grid = (-(-tokens // constants["ROWS"]), -(-(heads + 2 * groups) // constants["SLOTS"]), batch)
     return Launch("rope_update_kernel", grid, arguments, constants, warps=warps(constants))
 
 
