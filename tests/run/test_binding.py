@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nbxtensor.backend.contract import Compiled
 from nbxtensor.dtype.itemsize import bits
-from nbxtensor.errors import CompileError
+from nbxtensor.errors import CompileError, UnsupportedError
 from nbxtensor.op import Cost, Kernel, Launch, Number, Pointer, Source, Spec, Target, declare
 from nbxtensor.run.binding import grid3, prepare, request
 
@@ -100,6 +100,35 @@ def test_bools_and_constants_are_compiled_in(bake):
     assert found.constants == {"BLOCK": 64, "causal": True, "other": False}
     assert [type(v) for v in found.constants.values()] == [int, bool, bool]
     assert (found.warps, found.stages) == (8, 3)
+
+
+MOST = (2**31 - 1, 65535, 65535)
+
+
+@pytest.mark.parametrize(
+    ("grid", "known"),
+    [
+        ((2**31 - 1,), False),
+        ((2**20, 65535, 1), False),
+        ((1, 65536), True),
+        ((4, 1, 65536), True),
+        ((7, 70_000, 3), True),
+    ],
+)
+def test_a_grid_longer_than_the_target_allows_is_part_of_the_kernel(grid, known):
+    found = request(op, Launch("k", grid, {}), bake=False, most=MOST)
+    assert found.grid == (grid if known else ())
+    assert request(op, Launch("k", grid, {}), bake=False).grid == ()
+    assert request(op, Launch("k", grid, {}), bake=True, most=MOST).grid == grid
+
+
+@pytest.mark.parametrize("grid", [(2**31,), (2**20, 65536), (2**31, 2, 2)])
+@pytest.mark.parametrize("bake", [True, False])
+def test_more_programs_than_the_target_takes_are_refused_by_the_name_of_the_op(grid, bake):
+    target = Target("fake", "level", facts={"dispatch.max_grid": MOST})
+    call = op.call({"x": Spec((9,), "float32")}, {}, target)
+    with pytest.raises(UnsupportedError, match=r"doubled: a launch has at most 2147483647 programs.*Got \("):
+        prepare(call, kernel, (Launch("k", grid, {}),), Backend(), 0, bake=bake)
 
 
 def test_a_kernel_comes_from_the_module_of_the_op_or_brings_its_text():

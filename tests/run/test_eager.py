@@ -165,6 +165,17 @@ def test_views_at_any_byte_of_foreign_memory_give_the_same_results():
         np.testing.assert_array_equal(nbx.add(nbx.from_dlpack(array), 1).numpy(), array + 1)
 
 
+def test_a_grid_longer_than_the_device_allows_is_told_to_the_compiler(monkeypatch):
+    device, asked = described_h200(), []
+    compile_kernel = device.backend.compile
+    monkeypatch.setattr(device.backend, "compile", lambda r, target: (asked.append(r), compile_kernel(r, target))[1])
+    for count in (1000, 100_000_000):
+        call = functools.partial(nbx.take, nbx.empty(7, device=device), nbx.empty(count, dtype="int32", device=device))
+        (launch,) = launched(device, call)
+        assert asked[-1].grid == (launch.grid[:2] if launch.grid[1] > 65_535 else ())
+    assert launch.grid[1] > 65_535
+
+
 def test_results_are_fresh_memory_and_workspace_goes_back():
     x = nbx.asarray(np.ones((64, 64), np.float32))
     allocator = nbx.device("cpu").allocator
@@ -189,7 +200,7 @@ def test_a_result_without_elements_launches_nothing(compilations):
 @functools.cache
 def described_h200():
     """A device that is only described, made once."""
-    return nbx.device(f"null:{backend('null').add(described_target('nvidia', 'h200'), 1 << 30)}")
+    return nbx.device(f"null:{backend('null').add(described_target('nvidia', 'h200'), 1 << 40)}")
 
 
 @pytest.fixture

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nbxtensor.backend.contract import Backend, Bound, KernelRequest, LoadedKernel
 from nbxtensor.dtype.itemsize import bits, triton_type
-from nbxtensor.errors import CompileError
+from nbxtensor.errors import CompileError, UnsupportedError
 from nbxtensor.op import Call, Kernel, Launch, Number, Op, Pointer, Source
 
 __all__ = ["ALIGNED_NBYTES", "Prepared", "grid3", "prepare", "request"]
@@ -52,7 +54,14 @@ def _unknown(_: Pointer) -> bool:
     return False
 
 
-def request(op: Op, launch: Launch, *, bake: bool, aligned: Callable[[Pointer], bool] = _unknown) -> KernelRequest:
+def request(
+    op: Op,
+    launch: Launch,
+    *,
+    bake: bool,
+    aligned: Callable[[Pointer], bool] = _unknown,
+    most: Sequence[int] = (),
+) -> KernelRequest:
     """Return what has to be compiled for ``launch``.
 
     Pointers known to be multiples of 16 bytes, and integers that stay arguments and are multiples of 16, are marked:
@@ -64,7 +73,18 @@ def request(op: Op, launch: Launch, *, bake: bool, aligned: Callable[[Pointer], 
         bake: Whether integers (sizes, strides) and the grid become part of the compiled kernel: right for a program,
             whose shapes are known; an eager call bakes only 0 and 1, so that other shapes reuse the kernel.
         aligned: Whether the value that a pointer points to begins at a multiple of `ALIGNED_NBYTES`.
+        most: Programs along the three axes that a launch of the target may have, where it says so. A longer second or
+            third axis becomes part of the compiled kernel, which the backend then launches along one.
+
+    Raises:
+        UnsupportedError: The launch has more programs than the target takes in all.
     """
+    long = any(map(operator.gt, launch.grid[1:], most[1:]))
+    if most and (math.prod(launch.grid) if long else launch.grid[0]) > most[0]:
+        raise UnsupportedError(
+            f"{op.name}: a launch has at most {most[0]} programs along one axis of the target's grid. "
+            f"Got {launch.grid}. Smaller operands, one part after the other, are accepted."
+        )
     signature: dict[str, str] = {}
     constants = dict(launch.constants)
     for name, value in launch.arguments.items():
@@ -93,7 +113,7 @@ def request(op: Op, launch: Launch, *, bake: bool, aligned: Callable[[Pointer], 
         functions=op.module,
         warps=launch.warps,
         stages=launch.stages,
-        grid=launch.grid if bake else (),
+        grid=launch.grid if bake or long else (),
     )
 
 
@@ -119,12 +139,14 @@ def prepare(
 
     Raises:
         CompileError: A kernel does not compile for the target; names the op.
+        UnsupportedError: A launch has more programs than the target takes.
     """
     nanoseconds = _predicted(kernel, call) / max(len(launches), 1)
+    most: Sequence[int] = call.device.facts.get("dispatch.max_grid", ())
     prepared: list[Prepared] = []
     for launch in launches:
         try:
-            compiled = backend.compile(request(call.op, launch, bake=bake, aligned=aligned), call.device)
+            compiled = backend.compile(request(call.op, launch, bake=bake, aligned=aligned, most=most), call.device)
         except CompileError as error:
             raise CompileError(f"{call.op.name}: {error}") from error
         given = (launch.arguments[name] for name, _ in compiled.parameters)

@@ -46,7 +46,7 @@ def test_kernels_compile_without_a_device(compiler, arch):
     assert made.name == "affine"
     assert made.binary.startswith(b"\x7fELF")
     assert made.parameters == tuple(SIGNATURE.items())
-    early = {"early": arch == "sm_90", "waits_first": arch == "sm_90"}
+    early = {"early": arch == "sm_90", "waits_first": arch == "sm_90", "folded": None}
     assert made.metadata == {"arch": arch, "warps": 4, "shared_nbytes": 0, "hidden": 2} | early
 
 
@@ -117,6 +117,57 @@ def test_a_kernel_places_its_own_wait_where_it_has_the_parameter(compiler, assem
 def test_a_kernel_that_promises_to_wait_and_does_not_is_refused(compiler):
     with pytest.raises(CompileError, match="affine: a kernel with a parameter PDL waits where it is true"):
         compiler.compile(request(text=TEXT.replace("constexpr", "constexpr, PDL: tl.constexpr", 1)), SM90)
+
+
+PLACE = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def place(out):
+    x, y, z = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    nx, ny, nz = tl.num_programs(0), tl.num_programs(1), tl.num_programs(2)
+    at = out + ((z * ny + y) * nx + x).to(tl.int64) * 4
+    tl.store(at, x)
+    tl.store(at + 1, y)
+    tl.store(at + 2, z)
+    tl.store(at + 3, nz)
+"""
+PLACES = {"name": "place", "text": PLACE, "signature": {"out": "*i32"}, "constants": {}}
+
+
+def places(text, number):
+    """What assembly takes for the place of a program: the values of the registers that read it."""
+    registers = {}
+    steps = re.findall(r"(mov|div|rem)\.[bu]32\s+(%r\d+), ([^;]+);", text)
+    for step, target, operands in steps:
+        first, *second = (part.strip() for part in operands.split(","))
+        if step == "mov" and first == "%ctaid.x":
+            registers[target] = number
+        elif step == "mov" and first.isdigit():
+            registers[target] = int(first)
+        elif second and second[0].isdigit() and target == first and target in registers:
+            a, b = registers[target], int(second[0])
+            registers[target] = a // b if step == "div" else a % b
+    return list(registers.values())
+
+
+@pytest.mark.parametrize("grid", [(2, 70_000), (1, 65_536, 1), (3, 5, 65_537), (7, 70_000, 3)])
+def test_programs_of_a_folded_grid_find_their_places(compiler, assembly, grid):
+    made = compiler.compile(request(**PLACES, grid=grid), SM90)
+    x, y, z = three = (*grid, 1)[:3]
+    assert made.metadata["folded"] == list(three)
+    (text,) = assembly
+    assert not re.search(r"%n?ctaid\.[yz]|%nctaid", text)
+    for number in {0, 1, x - 1, x, x * y - 1, x * y, x * y * z - 1} & set(range(x * y * z)):
+        assert places(text, number) == [number % x, number // x % y, number // (x * y), *three]
+
+
+@pytest.mark.parametrize("grid", [(), (2, 65_535, 65_535), (70_000,)])
+def test_a_grid_that_every_card_allows_is_left_alone(compiler, assembly, grid):
+    assert compiler.compile(request(**PLACES, grid=grid), SM90).metadata["folded"] is None
+    assert all(f"%ctaid.{axis}" in assembly[0] for axis in "xyz")
 
 
 def test_the_cpu_never_starts_launches_early():

@@ -162,6 +162,19 @@ def test_grids_that_the_card_does_not_allow_are_refused(cuda, floats, grid):
         cuda.launch(Bound(bound.kernel, grid, bound.arguments))
 
 
+def test_code_for_a_folded_grid_is_launched_along_one_axis(cuda, library, floats):
+    loaded = cuda.load(kernel(folded=[2, 70_000, 3]))
+    bound, out = launch(cuda, floats, loaded=loaded)
+    whole = Bound(loaded, (2, 70_000, 3), bound.arguments)
+    cuda.launch(whole)
+    cuda.starter(whole, (0,))([out])
+    cuda.record([whole]).run()
+    assert [entry[1] for entry in library.launched] == [(420_000, 1, 1)] * 3
+    cuda.launch(Bound(loaded, (0, 70_000, 3), bound.arguments))  # nothing
+    with pytest.raises(ArgumentError, match=r"runs on that grid. Got \(2, 70000, 4\) for \(2, 70000, 3\)"):
+        cuda.launch(Bound(loaded, (2, 70_000, 4), bound.arguments))
+
+
 def test_values_that_do_not_fit_are_named(cuda, floats):
     bound, out = launch(cuda, floats)
     with pytest.raises(ArgumentError, match=r"scale: narrow is i8. Got 200. It takes \(out: \*fp32, narrow: i8"):

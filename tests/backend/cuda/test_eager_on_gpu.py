@@ -72,6 +72,23 @@ def test_a_thread_without_a_context_or_with_another_launches_all_the_same():
     np.testing.assert_array_equal(program(x).numpy(), 2 * np.arange(16))
 
 
+def test_grids_longer_than_the_card_allows():
+    """65,536 programs or more along the second axis or the third, eagerly, in a program and in a recording."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((35_000, 2, 16, 16)).astype(np.float32) for _ in range(3))
+    here = [nbx.asarray(x[-3:]) for x in (q, k, v)]
+    there = [nbx.asarray(x).to("cuda") for x in (q, k, v)]
+    want = nbx.attention(*here).numpy()
+    np.testing.assert_allclose(nbx.attention(*there)[-3:].numpy(), want, atol=2e-6)
+    specs = [nbx.Spec(x.shape, "float32") for x in (q, k, v)]
+    program = nbx.plan(nbx.trace(lambda q, k, v: nbx.attention(q, k, v) + 0, *specs), device="cuda").load({})
+    for run in (program, program.capture()):
+        np.testing.assert_allclose(run(*there)[-3:].numpy(), want, atol=2e-6)
+    wide = np.arange(2 * 100_000_000, dtype=np.int8).reshape(2, -1)
+    moved = nbx.asarray(wide).to("cuda")[::1, 1:].copy()
+    np.testing.assert_array_equal(moved[:, -1000:].numpy(), wide[:, -1000:])
+
+
 def test_threads_launch_one_prepared_op_at_once():
     wrong = []
 

@@ -23,13 +23,16 @@ launch"), if it waits for that one before it touches memory that a launch writes
 Recordings rely on it (`Compiled.metadata` has "early"), and so do launches of kernels that wait before they read
 anything ("waits_first"): it is also the cheapest way to start one. Where a launch is started in the ordinary way both
 instructions do nothing.
+
+A grid longer along its second or third axis than any card allows is folded: the code of a request that names such a
+grid finds its place from a number along the first axis alone, which is how it is launched ("folded").
 """
 
 from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
@@ -44,6 +47,8 @@ __all__ = ["capability", "compile_kernel", "compile_options"]
 _WARP = 32
 _EARLY_START = 90  # the compute capability from which on there is programmatic dependent launch
 _RELEASE, _WAIT = "griddepcontrol.launch_dependents", "griddepcontrol.wait"
+_MOST_ACROSS = 65_535  # programs along the second and third axis: compute capabilities of NVIDIA's programming guide
+_PLACE = re.compile(r"mov\.[bu]32\s+(%\w+), %(n?ctaid)\.([xyz]);")
 _ENTRY = re.compile(r"\.entry\s+\w+\s*\((.*?)\)", re.DOTALL)
 
 
@@ -84,7 +89,8 @@ def compile_kernel(request: KernelRequest, target: Target) -> Compiled:
     Its metadata: "arch"; "warps"; "shared_nbytes", the dynamic shared memory of a program; "hidden", the number of
     pointers that the code takes after the parameters (Triton's scratch, of which none is asked for); "early", whether
     it waits by itself for the launches before it, so that it may be started before they are done; "waits_first",
-    whether it does so before it reads anything.
+    whether it does so before it reads anything; "folded", the grid that
+    its programs have their places in while they are launched along one axis, or None.
 
     Raises:
         ArgumentError: The signature and the constants do not name the kernel's parameters.
@@ -117,7 +123,8 @@ def compile_kernel(request: KernelRequest, target: Target) -> Compiled:
         {(i,): [["tt.divisibility", 16]] for i in aligned},
     )
     try:
-        with _stages(_waiting if early and not placed else None):
+        folded = request.grid if max(request.grid[1:], default=0) > _MOST_ACROSS else None
+        with _stages(([_waiting] if early and not placed else []) + ([_folding(folded)] if folded else [])):
             options = {**compile_options(request), "launch_pdl": early and bool(placed)}
             built = triton_compile(source, target=gpu, options=options)
     except (CompilationError, PTXASError, RuntimeError) as error:
@@ -142,28 +149,36 @@ def compile_kernel(request: KernelRequest, target: Target) -> Compiled:
         "hidden": _parameter_count(request.name, text) - len(parameters),
         "early": early,
         "waits_first": early and not placed,
+        "folded": folded and [*folded, 1, 1][:3],
     }
     return Compiled(facts.name, built.asm["cubin"], parameters, metadata)
 
 
 @contextmanager
-def _stages(change: Callable[[str], str] | None) -> Generator[None]:
-    """Compile in a folder that goes, since the library has a cache of its own, with ``change`` made to the assembly."""
+def _stages(changes: Sequence[Callable[[str], str]]) -> Generator[None]:
+    """Compile in a folder that goes, since the library has a cache of its own, with changes made to the assembly."""
     from triton import knobs
 
     runtime: Any = knobs.runtime  # its annotations know one of the two ways in which the hook is called
 
     def inspect(*given: Any) -> tuple[str, str] | None:
-        if not given:  # asked for what the change adds to the key of Triton's cache
-            return "waiting", "waiting"
+        if not given:  # asked for what the changes add to the key of Triton's cache
+            return "changed", "changed"
         stages = given[1]
         assembly = stages["ptx"]
-        stages["ptx"] = lambda source, metadata: (change or str)(assembly(source, metadata))
+
+        def changed(source: Any, metadata: Any) -> str:
+            text = assembly(source, metadata)
+            for change in changes:
+                text = change(text)
+            return text
+
+        stages["ptx"] = changed
         return None
 
     with tempfile.TemporaryDirectory() as folder, knobs.cache.scope(), knobs.runtime.scope():
         knobs.cache.dir = folder
-        if change is not None:
+        if changes:
             runtime.add_stages_inspection_hook = inspect
         yield
 
@@ -175,6 +190,30 @@ def _waiting(text: str) -> str:
     if start < 0:
         raise CompileError("the code has an entry with a body. Got assembly without one.")
     return f"{text[: start + 1]}\n\t{_WAIT};\n\t{_RELEASE};{text[start + 1 :]}"
+
+
+def _folding(grid: tuple[int, ...]) -> Callable[[str], str]:
+    """Return what makes assembly find a program's place in ``grid`` from its number along the first axis."""
+    extents = dict(zip("xyz", (*grid, 1, 1), strict=False))
+    below = {"x": 1, "y": extents["x"], "z": extents["x"] * extents["y"]}
+
+    def place(found: re.Match[str]) -> str:
+        register, what, axis = found.groups()
+        if what == "nctaid":
+            return f"mov.u32 {register}, {extents[axis]};"
+        return (
+            f"mov.u32 {register}, %ctaid.x; div.u32 {register}, {register}, {below[axis]}; "
+            f"rem.u32 {register}, {register}, {extents[axis]};"
+        )
+
+    def change(text: str) -> str:
+        made = _PLACE.sub(place, text)
+        left = re.search(r"%n?ctaid\.[yz]", made)
+        if left:
+            raise CompileError(f"the place of a program is read in a known way. Got {left[0]} in other assembly.")
+        return made
+
+    return change
 
 
 def _parameter_count(name: str, text: str) -> int:

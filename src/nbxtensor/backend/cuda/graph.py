@@ -222,7 +222,7 @@ def _filled(kernel: CudaKernel, bound: Bound) -> _KernelNode:
     block.fill(bound.arguments)
     shared = int(kernel.compiled.metadata["shared_nbytes"])
     threads = (kernel.resources.threads, 1, 1)
-    return _KernelNode(kernel.function, bound.grid, threads, shared, block.table, None, None, None)
+    return _KernelNode(kernel.function, kernel.launched(bound.grid), threads, shared, block.table, None, None, None)
 
 
 def _destroy(card: Card, owned: list[tuple[str, int]], kernels: list[CudaKernel]) -> None:

@@ -78,10 +78,11 @@ class CudaKernel:
         function: Handle of the function.
         resources: What it takes of the card.
         arguments: Its argument block.
+        folded: The only grid that its code is for, where that is longer than the card allows.
     """
 
     __slots__ = (
-        "__weakref__", "_early", "_shared_nbytes", "arguments", "card", "compiled", "function", "resources",
+        "__weakref__", "_early", "_shared_nbytes", "arguments", "card", "compiled", "folded", "function", "resources",
     )  # fmt: skip
 
     def __init__(self, compiled: Compiled, card: Card) -> None:
@@ -133,6 +134,8 @@ class CudaKernel:
             threads=threads,
         )
         self._shared_nbytes = shared
+        folded = compiled.metadata.get("folded")
+        self.folded: tuple[int, int, int] | None = folded and (folded[0], folded[1], folded[2])
         self._early = card.starts_early and bool(compiled.metadata.get("waits_first"))
 
     def starter(
@@ -204,7 +207,13 @@ class CudaKernel:
     def _config(self, grid: tuple[int, int, int]) -> _LaunchConfig:
         threads, early = (self.resources.threads, 1, 1), self._early
         attributes = ctypes.addressof(_EARLY) if early else None
-        return _LaunchConfig(grid, threads, self._shared_nbytes, self.card.stream, attributes, int(early))
+        return _LaunchConfig(
+            self.launched(grid), threads, self._shared_nbytes, self.card.stream, attributes, int(early)
+        )
+
+    def launched(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Return the grid as the driver is given it: along one axis where the code is for a folded grid."""
+        return grid if self.folded is None else (grid[0] * grid[1] * grid[2], 1, 1)
 
     def _attribute(self, driver: Driver, name: str) -> int:
         return driver.integer("function_attribute", FUNCTION_ATTRIBUTES[name], self.function)
@@ -245,7 +254,13 @@ def cuda_kernel(bound: Bound, card: Card) -> CudaKernel:
             f"{kernel.compiled.name}: a launch on cuda:{card.index} runs a kernel loaded there. Got {found}. "
             "What load() returned for that device is accepted."
         )
-    (x, y, z), (most_x, most_y, most_z) = bound.grid, card.most_programs
+    folded = kernel.folded
+    if folded is not None and 0 not in bound.grid and bound.grid != folded:
+        raise ArgumentError(
+            f"{kernel.compiled.name}: code for a grid too long for the card runs on that grid. Got {bound.grid} for "
+            f"{folded}."
+        )
+    (x, y, z), (most_x, most_y, most_z) = kernel.launched(bound.grid), card.most_programs
     if not (0 <= x <= most_x and 0 <= y <= most_y and 0 <= z <= most_z):
         raise ArgumentError(
             f"{kernel.compiled.name}: a grid counts programs. Got {bound.grid}. Zero or more along each axis, at most "
