@@ -79,8 +79,11 @@ def _version(package: str) -> str:
 
 def _commit() -> str:
     try:
-        command = ["git", "rev-parse", "--short=12", "HEAD"]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+        head, changed = (
+            subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+            for command in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+        )
+        return head + ("+changes" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
