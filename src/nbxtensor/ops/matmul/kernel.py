@@ -354,29 +354,34 @@ def combine_kernel(
 
 @triton.jit
 def row_kernel(
-    c, a, b, partial,
+    c, a, b, norm, eps, partial,
     e0, e0_row, e0_col, e1, e1_row, e1_col, e2, e2_row, e2_col, e3, e3_row, e3_col,
     s0, s1, s2, s3,
-    n, k, b_col, c_col,
+    n, k, a_row, b_col, c_row, c_col,
     EPILOGUE: tl.constexpr, EXTRAS: tl.constexpr, COMPUTE: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr,
     EVEN_N: tl.constexpr, EVEN_K: tl.constexpr, SPLITS: tl.constexpr, UNROLL: tl.constexpr,
-    BN: tl.constexpr, BK: tl.constexpr, EARLY: tl.constexpr, PDL: tl.constexpr,
+    BN: tl.constexpr, BK: tl.constexpr, NORM: tl.constexpr, EARLY: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """C = EPILOGUE(A @ B) for one row of A and a B whose columns lie along memory, such as a weight [outputs, inputs].
+    """C = EPILOGUE(A @ B) for single rows of A and a B whose columns lie along memory, like a weight [outputs, inputs].
 
-    A program sums BN columns along a share of the depth. With EARLY, B is memory that no launch writes: its first
-    block is asked for before the launches before this one are done.
+    A program sums BN columns of one row along a share of the depth. With NORM the row is divided by the root of its
+    mean square and multiplied by ``norm`` first (the depth is not shared then). With EARLY, B is memory that no launch
+    writes: its first block is asked for before the launches before this one are done.
     """
-    cols = tl.program_id(0) * BN + tl.arange(0, BN)
+    across = tl.cdiv(n, BN)
+    row = tl.program_id(0) // across
+    cols = (tl.program_id(0) % across) * BN + tl.arange(0, BN)
     inner = tl.arange(0, BK)
     share = tl.program_id(1)
     steps = tl.cdiv(tl.cdiv(k, BK), SPLITS)
     first = share * steps * BK
     if WIDE:
+        row = row.to(tl.int64)
         cols = cols.to(tl.int64)
         inner = inner.to(tl.int64)
         first = first.to(tl.int64)
     col_mask = (cols < n)[:, None]
+    line = a + row * a_row
     block = b + cols[:, None] * b_col + (first + inner)[None, :]
     if PDL and not EARLY:
         tl.extra.cuda.gdc_wait()
@@ -388,31 +393,42 @@ def row_kernel(
     if PDL and EARLY:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    part = tl.load(a + first + inner, mask=first + inner < k, other=0)
-    acc = ahead.to(COMPUTE).to(ACC) * part.to(COMPUTE).to(ACC)[None, :]
+    part = tl.load(line + first + inner, mask=first + inner < k, other=0).to(COMPUTE).to(ACC)
+    squares = part * part
+    if NORM:
+        part *= tl.load(norm + first + inner, mask=first + inner < k, other=0).to(ACC)
+    acc = ahead.to(COMPUTE).to(ACC) * part[None, :]
     for step in tl.range(1, steps, loop_unroll_factor=UNROLL):
         start = first + step * BK
         if EVEN_K:
-            x = tl.load(a + start + inner)
+            x = tl.load(line + start + inner).to(COMPUTE).to(ACC)
+            if NORM:
+                squares = tl.fma(x, x, squares)
+                x *= tl.load(norm + start + inner).to(ACC)
             if EVEN_N:
                 y = tl.load(block + step * BK, eviction_policy="evict_first")
             else:
                 y = tl.load(block + step * BK, mask=col_mask, other=0, eviction_policy="evict_first")
         else:
             depth = start + inner < k
-            x = tl.load(a + start + inner, mask=depth, other=0)
+            x = tl.load(line + start + inner, mask=depth, other=0).to(COMPUTE).to(ACC)
+            if NORM:
+                squares = tl.fma(x, x, squares)
+                x *= tl.load(norm + start + inner, mask=depth, other=0).to(ACC)
             mask = col_mask & depth[None, :]
             y = tl.load(block + step * BK, mask=mask, other=0, eviction_policy="evict_first")
-        acc = tl.fma(y.to(COMPUTE).to(ACC), tl.broadcast_to(x.to(COMPUTE).to(ACC)[None, :], (BN, BK)), acc)
+        acc = tl.fma(y.to(COMPUTE).to(ACC), tl.broadcast_to(x[None, :], (BN, BK)), acc)
     total = tl.sum(acc, axis=1)
+    if NORM:
+        total *= tl.rsqrt(tl.sum(squares, axis=0) / tl.cast(k, ACC) + eps)
     if SPLITS > 1:
         tl.store(partial + share.to(tl.int64) * n + cols, total, mask=cols < n)
     else:
-        rows = tl.zeros((1,), dtype=cols.dtype)
-        mask = (rows < 1)[:, None] & (cols < n)[None, :]
+        rows = row + tl.zeros((1,), dtype=cols.dtype)
+        mask = (rows >= 0)[:, None] & (cols < n)[None, :]
         result = finish(
             total[None, :], 0, 0, 0, 0, rows, cols, mask,
             e0, e0_row, e0_col, e1, e1_row, e1_col, e2, e2_row, e2_col, e3, e3_row, e3_col,
             s0, s1, s2, s3, EPILOGUE, EXTRAS,
         )  # fmt: skip
-        tl.store(c + cols[None, :] * c_col, result, mask=mask)
+        tl.store(c + rows[:, None] * c_row + cols[None, :] * c_col, result, mask=mask)
