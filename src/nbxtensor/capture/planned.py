@@ -20,7 +20,6 @@ from nbxtensor.planning.state import settle
 from nbxtensor.run import Device
 from nbxtensor.run import device as open_device
 from nbxtensor.tracing.fusion import fuse
-from nbxtensor.tracing.norms import fold_norms
 from nbxtensor.tracing.packing import pack
 
 __all__ = ["load_plan", "plan", "save_plan"]
@@ -33,9 +32,8 @@ def plan(graph: Graph, *, device: str | Device | Target = "cpu", optimize: bool 
         graph: What `trace` returned.
         device: Name of the device ("cpu"); or a target, for a plan that is priced and drawn but not loaded: the device
             need not be there.
-        optimize: Whether pointwise nodes are fused, norms of one row made by the layers that read them, weights packed,
-            results written over operands that die and new values of states over the old ones; False keeps the nodes as
-            traced, and copies new values at the end.
+        optimize: Whether pointwise nodes are fused, weights packed, results written over operands that die and new
+            values of states over the old ones; False keeps the nodes as traced, and copies new values at the end.
 
     Raises:
         ArgumentError: ``graph`` is no graph.
@@ -51,7 +49,7 @@ def plan(graph: Graph, *, device: str | Device | Target = "cpu", optimize: bool 
         target, loader = where.target, PlanLoader(where)
     found = compact(remove_dead(graph))
     if optimize:
-        found = pack(fold_norms(fuse(found), target), target)
+        found = pack(fuse(found), target)
     prologue, main = partition(found)
     main = settle(main, copy.op, target if optimize else None)
     if optimize:

@@ -17,7 +17,8 @@ __all__ = ["fold_norms"]
 def fold_norms(graph: Graph, target: Target) -> Graph:
     """Return ``graph`` with each RMS norm of one row made by the linear layers that read it, where all of them can.
 
-    What a layer then computes differs from the two nodes by the rounding of the normed row, which is left out.
+    What a layer then computes differs from the two nodes by the rounding of the normed row, which is left out: so
+    `nbxtensor.plan` does not do it unasked. It is given the graph that this returns, with the target it plans for.
     """
     readers: defaultdict[int, list[int]] = defaultdict(list)
     for place, node in enumerate(graph.nodes):

@@ -299,8 +299,8 @@ def rms_norm_linear(
     """Return ``linear(rms_norm(x, inputs, norm, eps), weight, bias)`` in one kernel, for few rows.
 
     ``norm`` is the weight of the norm, [inputs]; all else is as in `linear` and `rms_norm`. Every program norms the
-    row that it multiplies, and nothing is rounded between the two. A graph's norms go into the layers that read them
-    where there is one row, as in a decoding step.
+    row that it multiplies, and nothing is rounded between the two. `nbxtensor.tracing.norms.fold_norms` puts it where a
+    graph has a norm of one row and layers that read it, as a decoding step has.
     """
     raise NotImplementedError
 
