@@ -85,18 +85,20 @@ def test_arithmetic_goes_by_the_busiest_unit_and_its_threads():
 
 
 def test_steps_of_products_wait_for_their_operands_or_share_the_unit():
-    little = of(10, rounds=5, round=Round(flops=100, resident=4, rate=1e11))
+    little = of(10, rounds=5, round=Round(100, 0, 0, resident=4, rate=1e11))
     assert took(replace(little, stages=2), unit="matrix") == (pytest.approx(500 + 5 * 300), "matrix")
     assert took(replace(little, stages=3), unit="matrix")[0] == pytest.approx(500 + 5 * 150)
     cold = took(replace(little, stages=2), Moved(1, 0, 0, 0), unit="matrix")[0]
     assert cold == pytest.approx(500 + 100 + 5 * 700, abs=0.1)
-    much = of(20, rounds=5, stages=9, round=Round(flops=100_000, resident=4, rate=1e11))
+    much = of(20, rounds=5, stages=9, round=Round(100_000, 0, 0, resident=4, rate=1e11))
     assert took(much, unit="matrix")[0] == pytest.approx(500 + 5 * 2000)
     assert took(replace(much, grid=(50,)), unit="matrix")[0] == pytest.approx(500 + 2 * 5 * 4000)
-    few = replace(much, grid=(10,), round=Round(100_000, 4, 1e11, threads=256))
+    few = replace(much, grid=(10,), round=Round(100_000, 0, 0, 4, 1e11, threads=256))
     assert took(few, unit="matrix")[0] == pytest.approx(500 + 5 * 2000)  # half the threads, half the rate
-    more = replace(much, round=Round(100_000, 4, 1e11, nanoseconds=20, between=50))
+    more = replace(much, round=Round(100_000, 0, 0, 4, 1e11, nanoseconds=20, between=50))
     assert took(more, unit="matrix")[0] == pytest.approx(500 + 5 * (2000 + 2 * 20) + 50)
+    loading = replace(much, round=Round(100, 200_000, 80_000, 4, 1e11))  # 100 bytes per nanosecond, 800 written
+    assert took(loading, unit="matrix")[0] == pytest.approx(500 + 5 * 4000 + 2 * 80_000 / 800)
 
 
 def test_what_overlaps_takes_a_little_more_than_the_longest():
@@ -105,7 +107,7 @@ def test_what_overlaps_takes_a_little_more_than_the_longest():
 
 
 def test_vector_units_add_to_what_a_matrix_unit_does():
-    full = of(40, round=Round(flops=1000, resident=4, rate=1e11), stages=9)
+    full = of(40, round=Round(1000, 0, 0, resident=4, rate=1e11), stages=9)
     assert took(full, unit="matrix", beside=4_000_000)[0] == pytest.approx(
         took(full, unit="matrix")[0] + 4000, rel=2e-3
     )

@@ -134,6 +134,8 @@ class Round:
 
     Attributes:
         flops: Operations of the program's round.
+        nbytes: Bytes that the program's round loads.
+        stored: Bytes that the program writes at its end.
         resident: Programs that a unit holds at once, by the registers and the shared memory they take.
         rate: Operations per second that a unit full of such programs reaches, as far as their instructions go.
         threads: Threads that a unit needs for that rate; fewer of them wait for themselves.
@@ -142,6 +144,8 @@ class Round:
     """
 
     flops: int
+    nbytes: int
+    stored: int
     resident: int
     rate: float
     threads: int = 128

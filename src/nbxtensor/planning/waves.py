@@ -31,7 +31,7 @@ _FULL_THREADS = (
     512  # of a unit: four warps for each of its four schedulers, which arithmetic that waits for itself needs
 )
 _WARP = 32
-_OVERLAP = 4.6  # the norm in which times that overlap are added; of about 1200 products on an H200
+_OVERLAP = 6.0  # the norm in which times that overlap are added; of 600 ways to make products on an H200
 
 
 class Stated(Protocol):
@@ -159,24 +159,30 @@ def _multiplying(launch: Launch, step: Round, each: int, known: Stated, *, cold:
     """Return the seconds of a unit that has ``each`` programs of a product, whose operands come from memory if cold.
 
     A step waits for its operands, of which as many as the launch has stages are on their way; the programs beside each
-    other share the unit.
+    other share the unit, what it reads of the cache, and what it writes.
     """
     beside = min(step.resident, each)
     arriving = known("memory.step_ns" if cold else "memory.l2_step_ns")
     waiting = 1e-9 * arriving / max(launch.stages - 1, 1)
     rate = step.rate * min(beside * _WARP * launch.warps / step.threads, 1.0)
-    each_round = _joined(waiting, beside * step.flops / rate) + 1e-9 * beside * step.nanoseconds
-    return -(-each // step.resident) * (launch.rounds * each_round + 1e-9 * step.between)
+    loading = beside * step.nbytes / known("memory.unit_bandwidth")
+    each_round = _joined(waiting, loading, beside * step.flops / rate) + 1e-9 * beside * step.nanoseconds
+    storing = beside * step.stored * _written(known, "memory.l2_bandwidth", "memory.l2_copy_bandwidth")
+    storing *= known("compute.units")
+    return -(-each // step.resident) * (launch.rounds * each_round + 1e-9 * step.between + storing)
 
 
 def _moving(moved: Moved, known: Stated) -> float:
-    """Return the seconds of moving bytes; writing alone takes what a copy takes beyond the reading in it."""
+    """Return the seconds of moving bytes."""
     seconds = 0.0
     for read, written, reading, copying in (
         (moved.read, moved.written, "memory.read_bandwidth", "memory.copy_bandwidth"),
         (moved.cached_read, moved.cached_written, "memory.l2_bandwidth", "memory.l2_copy_bandwidth"),
     ):
-        seconds += read / known(reading)
-        if written:
-            seconds += written * max(2 / known(copying) - 1 / known(reading), 1 / known(copying))
+        seconds += read / known(reading) + (written * _written(known, reading, copying) if written else 0.0)
     return seconds
+
+
+def _written(known: Stated, reading: str, copying: str) -> float:
+    """Return the seconds of writing a byte: what a copy takes beyond the reading in it."""
+    return max(2 / known(copying) - 1 / known(reading), 1 / known(copying))

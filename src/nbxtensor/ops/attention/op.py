@@ -20,7 +20,7 @@ __all__ = ["attention"]
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 _SOFTMAX = 20  # operations of a score: scaled, compared, raised, summed, rounded
-_ROUNDS = 3  # of a block of keys: products with queries, the softmax's sums, products with values
+_ROUNDS = 5  # of a block of keys: its load, products with queries, the largest, the sum, products with values
 _WIDE = 2**31 - 2**16  # elements of one head from which offsets are 64 bits wide, the padding of the last block in mind
 
 
@@ -153,7 +153,7 @@ def _decode_launch(call: Call) -> tuple[Launch, ...]:
     arguments, constants = _common(call, blocks, "float32")
     arguments |= {"groups": groups}
     constants |= {"SPLITS": splits}
-    rounds = 2 + _ROUNDS * -(-call["k"].shape[2] // (blocks.keys * splits))
+    rounds = 2 + _ROUNDS * -(-call["k"].shape[2] // (blocks.keys * splits))  # and the queries, and the length
     options: dict[str, Any] = {"warps": blocks.warps, "stages": blocks.stages, "rounds": rounds}
     grid = (splits, batch * groups)
     if splits == 1:

@@ -347,10 +347,13 @@ def _resident(machine: _Machine, tile: Tile, width: int) -> int:
 def _round(call: Call, p: Product, choice: Choice) -> Round:
     """Return what one round of `tile_kernel` is, for the price."""
     dtype, tile = operand_dtype(call), choice.tile
-    machine = _machine(call.device, dtype, p)
+    machine, width = _machine(call.device, dtype, p), bits(dtype) // 8
+    area = tile.rows * tile.columns
     return Round(
-        flops=2 * tile.rows * tile.columns * tile.depth,
-        resident=_resident(machine, tile, bits(dtype) // 8),
+        flops=2 * area * tile.depth,
+        nbytes=(tile.rows + tile.columns) * tile.depth * width,
+        stored=area * (width if choice.splits == 1 else bits(accumulator_of(call)) // 8),
+        resident=_resident(machine, tile, width),
         rate=1e9 * machine.rate * _share(machine, tile),
         threads=128 * min(machine.parts, 2),  # parts are made and multiplied in turns
         nanoseconds=_STEP,
