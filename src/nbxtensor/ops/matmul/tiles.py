@@ -179,7 +179,7 @@ _RESERVED = 1024  # bytes of shared memory that a program takes beside its own
 _MOST_SPLITS = 16
 _STAGES = (2, 3, 4, 5, 6)
 # What no device file states. Fitted to 600 ways to make 30 products on an H200: what is chosen is within 3 % of the
-# fastest in the mean, and within 15 % each (tools/gpu_products.py --candidates measures them anew). Of equals the first
+# fastest in the mean, and within 20 % each (tools/gpu_products.py --candidates measures them anew). Of equals the first
 # is taken.
 _PLAIN = 2000.0  # operations per nanosecond of a unit whose device file states no rate
 _LOADED = 145.0  # bytes per nanosecond that a unit takes from the last cache
