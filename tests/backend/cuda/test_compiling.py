@@ -1,12 +1,18 @@
+import math
 import re
 
+import numpy as np
 import pytest
 from tests.backend.cuda.conftest import on
 from tests.backend.cuda.fake_libcuda import FakeLibrary
 
 from nbxtensor.backend import registry
-from nbxtensor.backend.contract import KernelRequest
+from nbxtensor.backend.contract import Bound, Compiled, KernelRequest
+from nbxtensor.backend.cpu import codegen
+from nbxtensor.backend.cpu.frontend import ttir
 from nbxtensor.backend.cuda.compiling import capability
+from nbxtensor.backend.cuda.folding import folded_text
+from nbxtensor.backend.kernel_source import kernel_function
 from nbxtensor.errors import ArgumentError, CompileError
 from nbxtensor.op import Target
 from nbxtensor.settings import set_cache_directory
@@ -137,31 +143,44 @@ def place(out):
 PLACES = {"name": "place", "text": PLACE, "signature": {"out": "*i32"}, "constants": {}}
 
 
-def places(text, number):
-    """What assembly takes for the place of a program: the values of the registers that read it."""
-    registers = {}
-    steps = re.findall(r"(mov|div|rem)\.[bu]32\s+(%r\d+), ([^;]+);", text)
-    for step, target, operands in steps:
-        first, *second = (part.strip() for part in operands.split(","))
-        if step == "mov" and first == "%ctaid.x":
-            registers[target] = number
-        elif step == "mov" and first.isdigit():
-            registers[target] = int(first)
-        elif second and second[0].isdigit() and target == first and target in registers:
-            a, b = registers[target], int(second[0])
-            registers[target] = a // b if step == "div" else a % b
-    return list(registers.values())
-
-
 @pytest.mark.parametrize("grid", [(2, 70_000), (1, 65_536, 1), (3, 5, 65_537), (7, 70_000, 3)])
-def test_programs_of_a_folded_grid_find_their_places(compiler, assembly, grid):
+def test_a_grid_that_no_card_allows_is_folded(compiler, assembly, grid):
     made = compiler.compile(request(**PLACES, grid=grid), SM90)
-    x, y, z = three = (*grid, 1)[:3]
-    assert made.metadata["folded"] == list(three)
-    (text,) = assembly
-    assert not re.search(r"%n?ctaid\.[yz]|%nctaid", text)
-    for number in {0, 1, x - 1, x, x * y - 1, x * y, x * y * z - 1} & set(range(x * y * z)):
-        assert places(text, number) == [number % x, number // x % y, number // (x * y), *three]
+    assert made.metadata["folded"] == [*grid, 1][:3]
+    assert (made.metadata["early"], made.metadata["waits_first"]) == (True, True)
+    assert "%ctaid.x" in assembly[0]
+    assert not re.search(r"%n?ctaid\.[yz]|%nctaid", assembly[0])
+
+
+def test_nothing_is_concluded_from_a_limit_that_a_folded_grid_passes(compiler, assembly):
+    """A place along the second axis is known to have 16 bits: multiplied by 256 and cut to even numbers of them, 24."""
+    mask = str((65_535 << 8) & ~511)
+    text = PLACE[: PLACE.index("    x, y, z")] + (
+        "    y = tl.program_id(1)\n    tl.store(out + (y // 2).to(tl.int64) * 512, y)\n"
+    )
+    compiler.compile(request(**PLACES | {"text": text}, grid=(1, 7_000)), SM90)
+    compiler.compile(request(**PLACES | {"text": text}, grid=(1, 70_000)), SM90)
+    assert [mask in found for found in assembly] == [True, False]
+
+
+@pytest.mark.parametrize("grid", [(2, 700, 1), (3, 5, 7), (1, 1, 9), (4, 1, 1)])
+def test_programs_of_a_folded_grid_find_their_places(grid):
+    """Run on the CPU, as one axis."""
+    cpu = registry.backend("cpu")
+    asked = request(**PLACES)
+    text = ttir(kernel_function(asked), {"out": "*i32"}, {})
+    made = codegen.compile_ttir(folded_text(text, grid), cpu.target().arch, cpu.target().features)
+    facts = {"arch": cpu.target().arch, "features": [], "scratch_nbytes": made.scratch_nbytes}
+    loaded = cpu.load(Compiled(made.name, made.object, (("out", "*i32"),), facts))
+    out = np.full((*grid[::-1], 4), -1, np.int32)
+    cpu.launch(Bound(loaded, (math.prod(grid), 1, 1), (out.ctypes.data,)))
+    z, y, x = np.indices(grid[::-1])
+    np.testing.assert_array_equal(out, np.stack([x, y, z, np.full_like(x, grid[2])], axis=-1))
+
+
+def test_a_place_that_is_read_otherwise_is_refused():
+    with pytest.raises(CompileError, match="in the known way"):
+        folded_text("%0 = tt.get_program_id w : i32", (1, 2, 3))
 
 
 @pytest.mark.parametrize("grid", [(), (2, 65_535, 65_535), (70_000,)])

@@ -32,12 +32,13 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
 from nbxtensor.backend.contract import Compiled, KernelRequest
+from nbxtensor.backend.cuda.folding import MOST_ACROSS, folded_module
 from nbxtensor.backend.kernel_source import constant_values, early_start, kernel_function
 from nbxtensor.errors import ArgumentError, CompileError, UnsupportedError
 from nbxtensor.op import Target
@@ -47,8 +48,6 @@ __all__ = ["capability", "compile_kernel", "compile_options"]
 _WARP = 32
 _EARLY_START = 90  # the compute capability from which on there is programmatic dependent launch
 _RELEASE, _WAIT = "griddepcontrol.launch_dependents", "griddepcontrol.wait"
-_MOST_ACROSS = 65_535  # programs along the second and third axis: compute capabilities of NVIDIA's programming guide
-_PLACE = re.compile(r"mov\.[bu]32\s+(%\w+), %(n?ctaid)\.([xyz]);")
 _ENTRY = re.compile(r"\.entry\s+\w+\s*\((.*?)\)", re.DOTALL)
 
 
@@ -123,8 +122,8 @@ def compile_kernel(request: KernelRequest, target: Target) -> Compiled:
         {(i,): [["tt.divisibility", 16]] for i in aligned},
     )
     try:
-        folded = request.grid if max(request.grid[1:], default=0) > _MOST_ACROSS else None
-        with _stages(([_waiting] if early and not placed else []) + ([_folding(folded)] if folded else [])):
+        folded = _whole(request.grid) if max(request.grid[1:], default=0) > MOST_ACROSS else None
+        with _stages(_waiting if early and not placed else None, folded):
             options = {**compile_options(request), "launch_pdl": early and bool(placed)}
             built = triton_compile(source, target=gpu, options=options)
     except (CompilationError, PTXASError, RuntimeError) as error:
@@ -149,14 +148,24 @@ def compile_kernel(request: KernelRequest, target: Target) -> Compiled:
         "hidden": _parameter_count(request.name, text) - len(parameters),
         "early": early,
         "waits_first": early and not placed,
-        "folded": folded and [*folded, 1, 1][:3],
+        "folded": folded and list(folded),
     }
     return Compiled(facts.name, built.asm["cubin"], parameters, metadata)
 
 
+def _whole(grid: tuple[int, ...]) -> tuple[int, int, int]:
+    x, y, z = (*grid, 1, 1)[:3]
+    return x, y, z
+
+
 @contextmanager
-def _stages(changes: Sequence[Callable[[str], str]]) -> Generator[None]:
-    """Compile in a folder that goes, since the library has a cache of its own, with changes made to the assembly."""
+def _stages(change: Callable[[str], str] | None, folded: tuple[int, int, int] | None) -> Generator[None]:
+    """Compile in a folder that goes, since the library has a cache of its own.
+
+    Args:
+        change: What is made of the assembly.
+        folded: The grid that the kernel is folded from.
+    """
     from triton import knobs
 
     runtime: Any = knobs.runtime  # its annotations know one of the two ways in which the hook is called
@@ -165,20 +174,15 @@ def _stages(changes: Sequence[Callable[[str], str]]) -> Generator[None]:
         if not given:  # asked for what the changes add to the key of Triton's cache
             return "changed", "changed"
         stages = given[1]
-        assembly = stages["ptx"]
-
-        def changed(source: Any, metadata: Any) -> str:
-            text = assembly(source, metadata)
-            for change in changes:
-                text = change(text)
-            return text
-
-        stages["ptx"] = changed
+        tiles, assembly = stages["ttir"], stages["ptx"]
+        if folded:
+            stages["ttir"] = lambda source, metadata, grid=folded: folded_module(tiles(source, metadata), grid)
+        stages["ptx"] = lambda source, metadata: (change or str)(assembly(source, metadata))
         return None
 
     with tempfile.TemporaryDirectory() as folder, knobs.cache.scope(), knobs.runtime.scope():
         knobs.cache.dir = folder
-        if changes:
+        if change is not None or folded is not None:
             runtime.add_stages_inspection_hook = inspect
         yield
 
@@ -190,30 +194,6 @@ def _waiting(text: str) -> str:
     if start < 0:
         raise CompileError("the code has an entry with a body. Got assembly without one.")
     return f"{text[: start + 1]}\n\t{_WAIT};\n\t{_RELEASE};{text[start + 1 :]}"
-
-
-def _folding(grid: tuple[int, ...]) -> Callable[[str], str]:
-    """Return what makes assembly find a program's place in ``grid`` from its number along the first axis."""
-    extents = dict(zip("xyz", (*grid, 1, 1), strict=False))
-    below = {"x": 1, "y": extents["x"], "z": extents["x"] * extents["y"]}
-
-    def place(found: re.Match[str]) -> str:
-        register, what, axis = found.groups()
-        if what == "nctaid":
-            return f"mov.u32 {register}, {extents[axis]};"
-        return (
-            f"mov.u32 {register}, %ctaid.x; div.u32 {register}, {register}, {below[axis]}; "
-            f"rem.u32 {register}, {register}, {extents[axis]};"
-        )
-
-    def change(text: str) -> str:
-        made = _PLACE.sub(place, text)
-        left = re.search(r"%n?ctaid\.[yz]", made)
-        if left:
-            raise CompileError(f"the place of a program is read in a known way. Got {left[0]} in other assembly.")
-        return made
-
-    return change
 
 
 def _parameter_count(name: str, text: str) -> int:
