@@ -74,7 +74,7 @@ class Step(nn.Module):
         x = self.embed(self.token)
         angles = torch.cat((self.turns, self.turns)) * self.position
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-        seen = torch.where(self.places <= self.position, 0.0, -math.inf).to(x.dtype)
+        seen = torch.where(self.places <= self.position, 0.0, -math.inf).to(x.dtype)[None, None, None]
         for layer in self.layers:
             x = layer(x, cos, sin, self.position, seen)
         logits = self.head(self.norm(x))

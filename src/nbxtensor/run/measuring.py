@@ -88,7 +88,7 @@ def call_seconds(device: Device, call: Call, *, apart: int = 0) -> float:
 
 
 def call_once(device: Device, call: Call) -> None:
-    """Run a call once, each of its launches started from the host, on operands that are 0; return when it is done.
+    """Run a call once, each of its launches started from the host, on random operands; return when it is done.
 
     It is for a profiler: nothing else runs on the device.
 
@@ -99,7 +99,7 @@ def call_once(device: Device, call: Call) -> None:
     memory = device.backend.memory(device.index)
     block = memory.allocate(layout.nbytes, _ALIGNMENT)
     try:
-        memory.fill(block, 0, layout.nbytes)
+        layout.fill(block)
         for bound in layout.bound(block):
             device.backend.launch(bound, device.index)
     finally:
