@@ -98,7 +98,7 @@ def test_a_replay_allocates_nothing(program):
 def test_planned_bytes_are_the_bytes_that_loading_takes(weights):
     plan = nbx.plan(nbx.trace(model, *INPUTS, weights=SPECS))
     program = plan.load(weights)
-    taken = sum(storage.nbytes for storage in program._areas.values())
+    taken = sum(storage.nbytes for storage in program.areas.values())
     assert taken == plan.nbytes
     live = program.device.allocator.live
     del program

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nbxtensor.backend.contract import Bound
-from nbxtensor.capture.program import Place, Program, address_of, spec_of
+from nbxtensor.capture.program import Interface, Place, Program, address_of, spec_of
 from nbxtensor.dtype.itemsize import bits, numpy_dtype
 from nbxtensor.errors import ArgumentError, DtypeError, PlanError, ShapeError
 from nbxtensor.memory.allocator import Storage
@@ -82,7 +82,8 @@ class PlanLoader:
             launches += [(number, bound) for bound in self._bound(plan, number, areas["arena"], places)]
         if progress is not None:
             progress(len(plan.graph.nodes), len(plan.graph.nodes), "")
-        return Program(plan, self.device, places, areas, launches, share)
+        interface = Interface.of_plan(plan, places)
+        return Program(interface, self.device, areas, launches, lambda: plan, share=share)
 
     @property
     def _memory(self) -> Any:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,11 +19,13 @@ from nbxtensor.errors import ArgumentError, DtypeError, NbxError, PlanError, Sha
 from nbxtensor.memory.allocator import Storage
 from nbxtensor.op import Array, Spec
 from nbxtensor.planning.graph import GraphBuffer, Ref
-from nbxtensor.planning.plan import Plan
 from nbxtensor.run import Device, launch
 from nbxtensor.tensor import Tensor, asarray, from_numpy_array
 
-__all__ = ["Place", "Program", "State"]
+if TYPE_CHECKING:
+    from nbxtensor.planning.plan import Plan  # a program that was saved may run without ever looking at its plan
+
+__all__ = ["Interface", "Place", "Program", "State", "View"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,59 @@ class Place:
     def address(self) -> int:
         """Its first byte."""
         return self.storage.address + self.offset
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a caller sees of a place.
+
+    Attributes:
+        place: The place.
+        spec: Shape, dtype and strides.
+        offset: Elements from the place's start to the view's first element.
+    """
+
+    place: Place
+    spec: Spec
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """What callers see of a program.
+
+    Attributes:
+        name: What the program is called in messages.
+        inputs: The inputs.
+        outputs: The results.
+        states: What outlives a run, by name.
+        places: Where each buffer of the plan's graph lies; None for one that nothing touches.
+    """
+
+    name: str
+    inputs: tuple[View, ...]
+    outputs: tuple[View, ...]
+    states: Mapping[str, View]
+    places: tuple[Place | None, ...]
+
+    @classmethod
+    def of_plan(cls, plan: Plan, places: tuple[Place | None, ...]) -> Interface:
+        """Return the interface of a plan whose buffers lie at ``places``."""
+        graph = plan.graph
+
+        def view(ref: Ref) -> View:
+            place = places[ref.buffer]
+            if place is None:
+                raise PlanError(f"{graph.name}: buffer {ref.buffer} has no place.")
+            return View(place, ref.spec, ref.offset)
+
+        return cls(
+            graph.name,
+            tuple(view(Ref(i, spec_of(b))) for i, b in graph.of_kind("input")),
+            tuple(view(ref) for ref in graph.outputs),
+            {b.name or str(i): view(Ref(i, b.spec or _bytes(b))) for i, b in graph.of_kind("state")},
+            places,
+        )
 
 
 class _Turn:
@@ -73,36 +129,65 @@ class Program:
     caller's to overwrite). Programs that share their state take turns with each other.
 
     Attributes:
-        plan: The plan.
+        name: What it is called in messages.
         device: What it runs on.
         state: What outlives a run, by name: read it, set it, reset it between runs.
         places: Where each buffer of the plan's graph lies; None for one that nothing touches.
         turn: Held, as a context, by the one caller whose values are in the arena.
+        areas: The blocks allocated for this program alone, by what they hold ("arena", "weights", "state").
         launches: Every launch of a run, in order.
         nodes: For each launch, the index of its node in ``plan.graph``.
     """
 
     def __init__(
         self,
-        plan: Plan,
+        interface: Interface,
         device: Device,
-        places: tuple[Place | None, ...],
         areas: Mapping[str, Storage],
-        launches: list[tuple[int, Bound]],
+        launches: Sequence[tuple[int, Bound]],
+        plan: Callable[[], Plan],
+        *,
+        dependencies: Callable[[], Sequence[Sequence[int]]] | None = None,
         share: Program | None = None,
     ) -> None:
-        self.plan = plan
+        """Keep a program.
+
+        Args:
+            interface: What callers see of it.
+            device: What it runs on.
+            areas: The blocks allocated for it alone.
+            launches: (node, launch) of every launch of a run.
+            plan: Returns the plan; asked at most once, when somebody wants to see it.
+            dependencies: Returns what each launch waits for; left out, the plan says.
+            share: A program that it shares weights or state with.
+        """
+        self.name: str = interface.name
         self.device = device
-        self.places = places
+        self.places: tuple[Place | None, ...] = interface.places
         self.turn: _Turn = _Turn() if share is None else share.turn
         self.nodes: tuple[int, ...] = tuple(node for node, _ in launches)
         self.launches: tuple[Bound, ...] = tuple(bound for _, bound in launches)
-        self._areas = areas  # what was allocated for this program alone
-        self._inputs = tuple(self._tensor(Ref(i, spec_of(b))) for i, b in plan.graph.of_kind("input"))
-        self._outputs = tuple(self._tensor(ref) for ref in plan.graph.outputs)
-        self._returns_inputs = any(plan.graph.buffers[ref.buffer].kind == "input" for ref in plan.graph.outputs)
-        kept = {b.name or str(i): self._tensor(Ref(i, b.spec or _bytes(b))) for i, b in plan.graph.of_kind("state")}
-        self.state: State = State(self, kept)
+        self.areas = areas
+        self._plan = plan
+        self._dependencies = dependencies
+        self._inputs = tuple(self._tensor(view) for view in interface.inputs)
+        self._outputs = tuple(self._tensor(view) for view in interface.outputs)
+        read = {view.place.address for view in interface.inputs}
+        self._returns_inputs = any(view.place.address in read for view in interface.outputs)
+        self.state: State = State(self, {name: self._tensor(view) for name, view in interface.states.items()})
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan."""
+        return self._plan()
+
+    def dependencies(self) -> Sequence[Sequence[int]]:
+        """Return, for each launch, the earlier launches that it has to wait for."""
+        if self._dependencies is not None:
+            return self._dependencies()
+        from nbxtensor.planning.dependencies import launch_dependencies
+
+        return launch_dependencies(self.plan)
 
     @property
     def inputs(self) -> tuple[Spec, ...]:
@@ -132,9 +217,7 @@ class Program:
     def fill(self, inputs: tuple[Any, ...]) -> None:
         """Copy values into the fixed input buffers; see `__call__` for what is refused (then nothing is copied)."""
         if len(inputs) != len(self._inputs):
-            raise ArgumentError(
-                f"{self.plan.graph.name}: one value per input. Got {len(inputs)} for {len(self._inputs)}."
-            )
+            raise ArgumentError(f"{self.name}: one value per input. Got {len(inputs)} for {len(self._inputs)}.")
         words = (f"input {i}" for i in range(len(inputs)))
         checked = [self.checked(t, w, v) for t, w, v in zip(self._inputs, words, inputs, strict=True)]
         for tensor, value in zip(self._inputs, checked, strict=True):
@@ -170,11 +253,11 @@ class Program:
         Raises:
             CaptureError: What the replay returns, or leaves in the state, differs from the run's.
         """
-        return Recording(self, inputs or tuple(_example(i, spec) for i, spec in enumerate(self.inputs)))
+        return Recording(self, inputs or tuple(example(i, spec) for i, spec in enumerate(self.inputs)))
 
     def scrub(self) -> None:
         """Overwrite the whole arena, so that nothing of an earlier run can be mistaken for a result."""
-        arena = self._areas["arena"]
+        arena = self.areas["arena"]
         self.device.backend.memory(self.device.index).fill(arena.address, 0xFF, arena.nbytes)
 
     def checked(self, tensor: Tensor, words: str, value: Any) -> Array | Tensor:
@@ -185,7 +268,7 @@ class Program:
             ShapeError: It has another shape.
             DtypeError: It has another dtype.
         """
-        spec, name = tensor.spec, f"{self.plan.graph.name}: {words}"
+        spec, name = tensor.spec, f"{self.name}: {words}"
         try:
             given = value if isinstance(value, Tensor) else np.asarray(value)
             dtype = value.dtype if isinstance(value, Tensor) else asarray(given).dtype
@@ -206,7 +289,7 @@ class Program:
 
     def _in_arena(self, host: Array) -> bool:
         """Return whether an array is a view of the arena: a borrowed output, which filling an input may overwrite."""
-        arena = self._areas["arena"]
+        arena = self.areas["arena"]
         return arena.address <= host.__array_interface__["data"][0] < arena.address + arena.nbytes
 
     def _copies_on_device(self, tensor: Tensor) -> bool:
@@ -218,11 +301,10 @@ class Program:
     def _host_reaches(self) -> bool:
         return hasattr(self.device.backend.memory(self.device.index), "view")
 
-    def _tensor(self, ref: Ref) -> Tensor:
-        place = self.places[ref.buffer]
-        if place is None:
-            raise PlanError(f"{self.plan.graph.name}: buffer {ref.buffer} has no place.")
-        return Tensor(Storage(place.address, place.nbytes, None, place.storage), ref.spec, ref.offset, self.device)
+    def _tensor(self, view: View) -> Tensor:
+        place = view.place
+        storage = Storage(place.address, place.nbytes, None, place.storage, readonly=place.storage.readonly)
+        return Tensor(storage, view.spec, view.offset, self.device)
 
     def _copied(self, tensor: Tensor) -> Tensor:
         if self._host_reaches:
@@ -265,9 +347,7 @@ class State(Mapping[str, Tensor]):
             DtypeError: The value has another dtype.
         """
         if name not in self._tensors:
-            raise ArgumentError(
-                f"{self._program.plan.graph.name}: no state {name!r}. It has {', '.join(self) or 'none'}."
-            )
+            raise ArgumentError(f"{self._program.name}: no state {name!r}. It has {', '.join(self) or 'none'}.")
         tensor = self._tensors[name]
         with self._program.turn:
             given = self._program.checked(tensor, f"state {name}", value)
@@ -317,7 +397,7 @@ def _bytes(buffer: GraphBuffer) -> Spec:
     return Spec((buffer.nbytes,), "uint8")
 
 
-def _example(index: int, spec: Spec) -> Tensor:
+def example(index: int, spec: Spec) -> Tensor:
     """Return values to verify a recording with: small numbers for floats, zeros for all else."""
     if kind(spec.dtype) == "float":
         values = np.random.default_rng(index).uniform(-1, 1, spec.shape)

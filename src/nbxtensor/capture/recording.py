@@ -9,7 +9,6 @@ import numpy as np
 from nbxtensor.errors import ArgumentError, CaptureError
 from nbxtensor.op import Array
 from nbxtensor.ops.launch_observer import launch_observer
-from nbxtensor.planning.dependencies import launch_dependencies
 from nbxtensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -31,12 +30,12 @@ class Recording:
 
     def __init__(self, program: Program, inputs: tuple[Any, ...]) -> None:
         if not program.launches:
-            raise CaptureError(f"{program.plan.graph.name}: a run with at least one launch. Got none.")
+            raise CaptureError(f"{program.name}: a run with at least one launch. Got none.")
         if launch_observer().active():
-            raise CaptureError(f"{program.plan.graph.name}: a dry run cannot be recorded. An observer is active.")
+            raise CaptureError(f"{program.name}: a dry run cannot be recorded. An observer is active.")
         self.program = program
         device = program.device
-        self._replay = device.backend.record(program.launches, device.index, launch_dependencies(program.plan))
+        self._replay = device.backend.record(program.launches, device.index, program.dependencies())
         self.verified: bool = self._verify(inputs)
 
     def __call__(self, *inputs: Any, borrow: bool = False) -> Any:
@@ -60,7 +59,7 @@ class Recording:
             ArgumentError: ``times`` is no whole number of 1 or more.
         """
         if not isinstance(times, int) or times < 1:
-            raise ArgumentError(f"{self.program.plan.graph.name}: a number of replays, 1 or more. Got {times!r}.")
+            raise ArgumentError(f"{self.program.name}: a number of replays, 1 or more. Got {times!r}.")
         with self.program.turn:
             for _ in range(times - 1):
                 self._replay.start()
@@ -92,7 +91,7 @@ class Recording:
             different = np.flatnonzero(want != got[words])
             if different.size:
                 raise CaptureError(
-                    f"{program.plan.graph.name}: a replay repeats the run byte for byte. {words} differs in "
+                    f"{program.name}: a replay repeats the run byte for byte. {words} differs in "
                     f"{different.size} of {want.size} bytes, first at byte {different[0]}."
                 )
         return True
