@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.gpu.card import RESULTS, ROOT, Lines, slug
 
-GROUPS = {"facts": 60, "launch": 60, "minilm": 200, "llama-1b": 180, "llama-8b": 240, "ops": 120}
+GROUPS = {"facts": 60, "launch": 60, "minilm": 200, "llama-1b": 180, "llama-8b": 240, "ops": 120, "spills": 60}
 """Groups by name, and the seconds that each is given."""
 
 
@@ -81,6 +81,10 @@ def _run(group: str, asked: argparse.Namespace, out: Path) -> None:
         from bench.gpu import ops
 
         ops.run(lines)
+    elif group == "spills":
+        from bench.gpu import spills
+
+        spills.run(lines)
     else:
         from bench.gpu import llama
 
