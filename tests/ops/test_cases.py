@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.ops import harness
+from tests.ops.declared import allocated, audited
 
 from nbxtensor.dtype.itemsize import kind
+from nbxtensor.run import device
 
 if TYPE_CHECKING:
     from nbxtensor.op import Op
@@ -47,11 +49,18 @@ def test_case(op: Op, index: int, backend):
         copied = call.operand_nbytes if kernel.in_place else 0
         assert call.result_nbytes <= cost.written <= call.result_nbytes + workspace + copied
         assert cost.flops >= 0
+        least, most = cost.moved
+        assert cost.again <= cost.read
+        assert call.result_nbytes <= least <= cost.read + cost.written <= most
+        assert least <= call.operand_nbytes + call.result_nbytes + 2 * (workspace + copied)
         assert all(0 <= b.first <= b.last < max(len(kernel.launch(call)), 1) for b in cost.buffers)
         for made in (call, harness.in_place(call, kernel)) if kernel.in_place else (call,):
             results = harness.run(made, kernel, given, backend, bake=index % 2 == 1)
             for spec, got, want, size in zip(call.outputs, results, wanted, sizes, strict=True):
                 harness.compare(call, got, want, size, spec.dtype, flops=cost.flops, rtol=case.rtol)
+    audited(call, given, device("cpu"))
+    if not index % 2:
+        allocated(call, given, device("cpu"))
 
 
 @pytest.mark.parametrize("op", [pytest.param(op, id=op.name) for op in OPS])

@@ -75,6 +75,9 @@ class Cost:
         matrix: Dtype of the matrix unit that does the flops, or None for the vector units.
         buffers: Workspace, each with its lifetime in launches.
         beside: Operations that the vector units do beside those of the matrix unit: exponentials, an epilogue.
+        again: Those bytes of ``read`` that the call has read before: a cache may hold them.
+        issued: Bytes of all loads and stores of its programs, where several read the same (blocks of a product); 0:
+            no more than ``read`` and ``written``.
     """
 
     flops: int
@@ -83,6 +86,18 @@ class Cost:
     matrix: str | None = None
     buffers: tuple[Buffer, ...] = ()
     beside: int = 0
+    again: int = 0
+    issued: int = 0
+
+    @property
+    def moved(self) -> tuple[int, int]:
+        """Least and most bytes that pass the device's memory: each once, and as often as programs ask for it.
+
+        >>> Cost(0, read=300, written=50, again=200, issued=400).moved
+        (150, 400)
+        """
+        both = self.read + self.written
+        return both - self.again, max(self.issued, both)
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,7 +177,7 @@ def test_a_recording_keeps_its_code():
     replay = nbx.device("cuda").backend.record(program.launches, 0, launch_dependencies(program.plan))
     results = program.results(borrow=True)
     program.fill((x,))
-    areas = dict(program._areas)
+    areas = dict(program.areas)
     del program
     gc.collect()
     for _ in range(3):

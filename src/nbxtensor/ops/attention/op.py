@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbxtensor import shape as shapes
+from nbxtensor.dtype.itemsize import bits
 from nbxtensor.errors import DtypeError, ShapeError
 from nbxtensor.op import Array, Buffer, Call, Case, Cost, Kernel, Launch, Number, Spec, declare
 from nbxtensor.ops.attention.blocks import Blocks, decode_blocks, decode_splits, is_decode, prefill_blocks
@@ -200,6 +201,15 @@ def _cost(call: Call) -> Cost:
     )
 
 
+def _blocks_cost(call: Call) -> Cost:
+    """As above; each block of queries of a head asks for all keys and values of its group."""
+    q, k, v = call["q"], call["k"], call["v"]
+    blocks = -(-q.shape[2] // prefill_blocks(call).rows) * q.shape[0] * q.shape[1]
+    loaded = blocks * k.shape[2] * (k.shape[3] + v.shape[3]) * bits(k.dtype) // 8
+    beside = call.operand_nbytes - k.nbytes - v.nbytes
+    return replace(_cost(call), issued=loaded + beside + call.result_nbytes)
+
+
 def _reference(
     q: Array, k: Array, v: Array, mask: Array | None = None, kv_length: Array | None = None, *,
     is_causal: bool = False, scale: float | None = None,
@@ -289,7 +299,7 @@ _CASES = (
     result=_result,
     reference=_reference,
     kernels=(
-        Kernel("attention_kernel", _cost, _launch, accepts=_serves),
+        Kernel("attention_kernel", _blocks_cost, _launch, accepts=_serves),
         Kernel("decode_kernel", _decode_cost, _decode_launch, accepts=is_decode),
     ),
     cases=_CASES,

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nbxtensor import shape as shapes
-from nbxtensor.dtype.itemsize import is_storage_only
+from nbxtensor.dtype.itemsize import bits, is_storage_only
 from nbxtensor.dtype.itemsize import kind as dtype_kind
 from nbxtensor.errors import DtypeError, ShapeError
 from nbxtensor.op import Array, Call, Case, Cost, Expression, Kernel, Spec, declare
 from nbxtensor.ops.matmul.plain import is_matvec, matmul_launches, matvec_launch, panel_launch, panels_fit
-from nbxtensor.ops.matmul.product import epilogue_of, operand_dtype, operand_names, runs_on_matrix_unit
+from nbxtensor.ops.matmul.product import epilogue_of, operand_dtype, operand_names, product_of, runs_on_matrix_unit
 from nbxtensor.ops.matmul.rows import row_cost, row_launches, serves_row, serves_rows
 from nbxtensor.ops.matmul.tiles import serves_tiles, tile_cost, tile_launches
 
@@ -104,6 +105,16 @@ def _cost(call: Call) -> Cost:
     )
 
 
+def _blocks_cost(call: Call) -> Cost:
+    """As above; each block of the result asks for its rows of the left operand and its columns of the right one."""
+    p, width = product_of(call), bits(operand_dtype(call)) // 8
+    issued = call.result_nbytes
+    for launch in matmul_launches(call) if call.outputs[0].numel else ():
+        rows, columns = min(launch.constants["BM"], p.m), min(launch.constants["BN"], p.n)
+        issued += shapes.numel(launch.grid) * (rows + columns) * p.k * width
+    return replace(_cost(call), issued=issued)
+
+
 def _exact(array: Array) -> Array:
     kind = np.asarray(array).dtype.kind
     return np.asarray(array, np.float64) if kind == "f" else np.asarray(array, np.int64)
@@ -160,7 +171,7 @@ _KERNELS = (
     Kernel("row_kernel", row_cost, row_launches, accepts=serves_row),
     Kernel("tile_kernel", tile_cost, tile_launches, accepts=serves_tiles),
     Kernel("matvec_kernel", _cost, matvec_launch, accepts=is_matvec),
-    Kernel("matmul_kernel", _cost, matmul_launches),
+    Kernel("matmul_kernel", _blocks_cost, matmul_launches),
 )
 _PANEL_KERNELS = (Kernel("panel_kernel", _cost, panel_launch, accepts=panels_fit),)
 

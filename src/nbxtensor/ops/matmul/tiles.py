@@ -94,6 +94,8 @@ def tile_cost(call: Call) -> Cost:
     dtype = operand_dtype(call)
     sums = shapes.numel(p.batch) * p.m * p.n * choice.splits * bits(accumulator_of(call)) // 8
     sums = sums if choice.splits > 1 else 0
+    blocks = shapes.numel(p.batch) * -(-p.m // choice.tile.rows) * -(-p.n // choice.tile.columns)
+    loaded = blocks * (choice.tile.rows + choice.tile.columns) * p.k * bits(dtype) // 8
     return Cost(
         flops=2 * p.k * call.outputs[0].numel,
         read=call.operand_nbytes + sums,
@@ -101,6 +103,7 @@ def tile_cost(call: Call) -> Cost:
         matrix=dtype,
         buffers=(Buffer(PARTIAL, sums, 0, 1),) if sums else (),
         beside=sum(step.flops for step in epilogue_of(call)[0].steps) * call.outputs[0].numel,
+        issued=loaded + call.result_nbytes + 2 * sums,
     )
 
 

@@ -61,7 +61,8 @@ def _cost(call: Call) -> Cost:
     if not call.outputs[0].numel:
         return Cost(0, 0, 0)
     walks = 1 if _Writer(call).whole else 3
-    return Cost(7 * call.outputs[0].numel, walks * call.operand_nbytes, call.result_nbytes)
+    again = (walks - 1) * call.operand_nbytes
+    return Cost(7 * call.outputs[0].numel, walks * call.operand_nbytes, call.result_nbytes, again=again)
 
 
 class _Writer:

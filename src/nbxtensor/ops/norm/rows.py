@@ -86,7 +86,8 @@ def row_kernel(*, centred: bool) -> Kernel:
             return Cost(0, 0, 0)
         walks = 1 if _text(call).whole else 3 if centred else 2
         each = (5 if centred else 3) + sum(name in call.inputs for name in ("weight", "bias")) + Prologue(call).flops
-        return Cost(each * call.outputs[0].numel, walks * call.operand_nbytes, call.result_nbytes)
+        again = (walks - 1) * call.operand_nbytes
+        return Cost(each * call.outputs[0].numel, walks * call.operand_nbytes, call.result_nbytes, again=again)
 
     return Kernel("rows", cost, launch)
 

@@ -66,7 +66,8 @@ def kernels(rule: Rule) -> tuple[Kernel, ...]:
         walks = 1 if steps[0].walk.whole else len(reduction.passes)
         workspace = sum(buffer.nbytes for buffer in buffers)
         read = walks * call.operand_nbytes + workspace
-        return Cost(reduction.flops * call["x"].numel, read, call.result_nbytes + workspace, buffers=buffers)
+        again, flops = (walks - 1) * call.operand_nbytes, reduction.flops * call["x"].numel
+        return Cost(flops, read, call.result_nbytes + workspace, buffers=buffers, again=again)
 
     return (Kernel("reduce", cost, launches),)
 

@@ -91,7 +91,8 @@ def _cost(call: Call) -> Cost:
         return Cost(0, 0, 0)
     walks = 1 if _text(call).whole else 2
     flops = (_FLOPS + Prologue(call).flops) * call.outputs[0].numel
-    return Cost(flops, walks * call.operand_nbytes, call.result_nbytes)
+    again = (walks - 1) * call.operand_nbytes
+    return Cost(flops, walks * call.operand_nbytes, call.result_nbytes, again=again)
 
 
 def _reference(finish: Callable[[Array, Array], Array]) -> Callable[..., Array]:
