@@ -103,9 +103,6 @@ BODY = """    at = tl.arange(0, BLOCK)
 GOOD = "    tl.store(o + at, v, mask=at < n)\n"
 WRITE = "    tl.store(w + at, v, mask=at < n)\n"
 READ = "    tl.store(o + at, tl.load(w + at, mask=at < n), mask=at < n)\n"
-    "    tl.store(w + at, v, mask=at < n)\n",
-    "    tl.store(o + at, tl.load(w + at, mask=at < n), mask=at < n)\n",
-)
 
 
 def kernel(*bodies, buffer=None, in_place=None):
