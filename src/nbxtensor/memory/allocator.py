@@ -49,7 +49,9 @@ class Storage:
         """Give the block back; not while the interpreter ends, when the names of modules are gone already."""
         allocator = self.allocator
         if allocator is not None and self.owner is None and not _finalizing():
-            allocator.give_back(self.address)
+            allocator.returned.append(self.address)  # as `Allocator.give_back` does
+            if self.nbytes > _SMALL or len(allocator.returned) > _WAITING:
+                allocator.settle()
 
 
 class Allocator:
@@ -62,6 +64,7 @@ class Allocator:
     Attributes:
         device: Name for messages ("cpu:0").
         memory: The raw memory behind it.
+        returned: Addresses of blocks that came back and are not taken in yet.
     """
 
     def __init__(self, device: str, memory: DeviceMemory) -> None:
@@ -76,7 +79,7 @@ class Allocator:
         # A collection may run a Storage's __del__ anywhere, also while this thread holds the lock: an address that
         # comes back is queued, and whoever holds the lock, or gets it next, takes the queue in. Small blocks wait there
         # for the next request: most often it is for the same size.
-        self._returned: deque[int] = deque()
+        self.returned: deque[int] = deque()
         self._forget()
         in_child(self._forget)
 
@@ -86,7 +89,7 @@ class Allocator:
     @property
     def live(self) -> int:
         """Bytes handed out and not given back, each block rounded up to 64."""
-        self._settle()
+        self.settle()
         return self._live
 
     @property
@@ -97,7 +100,7 @@ class Allocator:
     @property
     def parked(self) -> int:
         """Bytes in the pool."""
-        self._settle()
+        self.settle()
         return self._parked
 
     @property
@@ -116,7 +119,7 @@ class Allocator:
         if nbytes < 0:
             raise ArgumentError(f"allocate: a size is zero or more bytes. Got {nbytes}.")
         wanted = (nbytes + ALIGNMENT - 1) & -ALIGNMENT or ALIGNMENT
-        current, returned = settings(), self._returned
+        current, returned = settings(), self.returned
         if returned and current.memory_limit is None and not current.poison:
             # What came back last most often has the size: it goes out again, and what is live stays the same.
             try:
@@ -146,17 +149,17 @@ class Allocator:
                 self._peak = max(self._peak, self._live)
                 next(self._served)
         finally:
-            self._settle()
+            self.settle()
         if current.poison:
             self.memory.fill(address, _POISON, size)
         return address
 
     def give_back(self, address: int) -> None:
         """Take a block back: it is parked, or returned to the device when enough is parked already."""
-        returned = self._returned
+        returned = self.returned
         returned.append(address)
         if len(returned) > _WAITING or self._sizes[address] > _SMALL:
-            self._settle()
+            self.settle()
 
     def trim(self) -> int:
         """Return every parked block to the device; return the bytes that were parked."""
@@ -164,7 +167,7 @@ class Allocator:
             self._take_in()
             parked = self._parked
             self._shrink(0)
-        self._settle()
+        self.settle()
         return parked
 
     def reset_peak(self) -> None:
@@ -172,7 +175,7 @@ class Allocator:
         with self._lock:
             self._take_in()
             self._peak = self._live
-        self._settle()
+        self.settle()
 
     def refusal(self, nbytes: int, limit: int | None, source: str, *, most: int | None = None) -> OutOfMemoryError:
         """Return the error for a request that cannot be served.
@@ -197,13 +200,21 @@ class Allocator:
             most=most,
         )
 
+    def settle(self) -> None:
+        """Take in what is queued, unless another thread holds the lock, which will; called without the lock."""
+        while self.returned and self._lock.acquire(blocking=False):
+            try:
+                self._take_in()
+            finally:
+                self._lock.release()
+
     # ---- under the lock
 
     def _take_in(self) -> None:
         """Park what has come back."""
-        while self._returned:
+        while self.returned:
             try:
-                address = self._returned.popleft()
+                address = self.returned.popleft()
             except IndexError:  # another thread took it as it is
                 return
             size = self._sizes[address]
@@ -261,11 +272,3 @@ class Allocator:
                 self.memory.free(address)
             else:
                 del self._pool[self._ladder.pop()]
-
-    def _settle(self) -> None:
-        """Take in what is queued, unless another thread holds the lock, which will; called without the lock."""
-        while self._returned and self._lock.acquire(blocking=False):
-            try:
-                self._take_in()
-            finally:
-                self._lock.release()

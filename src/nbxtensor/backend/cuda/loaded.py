@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from nbxtensor.backend.abi import Driver
 from nbxtensor.backend.abi_arguments import Arguments
@@ -47,6 +47,9 @@ class _LaunchAttribute(ctypes.Structure):
     )
 
 
+# The driver's function, told nothing of its arguments: what `c_void_p.from_param` made once is passed as it is.
+_Launch = ctypes.CFUNCTYPE(ctypes.c_int)
+
 # The launch may start before the one before it on the stream is done: it waits for it by itself. Measured on an H200,
 # such a launch also costs the host 0.5 to 1 microsecond less.
 _EARLY = _LaunchAttribute(PROGRAMMATIC_LAUNCH, 0, 1)
@@ -82,8 +85,17 @@ class CudaKernel:
     """
 
     __slots__ = (
-        "__weakref__", "_early", "_shared_nbytes", "arguments", "card", "compiled", "folded", "function", "resources",
-    )  # fmt: skip
+        "__weakref__",
+        "_early",
+        "_launch",
+        "_shared_nbytes",
+        "arguments",
+        "card",
+        "compiled",
+        "folded",
+        "function",
+        "resources",
+    )
 
     def __init__(self, compiled: Compiled, card: Card) -> None:
         """Load a kernel.
@@ -134,6 +146,7 @@ class CudaKernel:
             threads=threads,
         )
         self._shared_nbytes = shared
+        self._launch = _Launch(ctypes.cast(cast("Any", driver.function("launch")), ctypes.c_void_p).value or 0)
         folded = compiled.metadata.get("folded")
         self.folded: tuple[int, int, int] | None = folded and (folded[0], folded[1], folded[2])
         self._early = card.starts_early and bool(compiled.metadata.get("waits_first"))
@@ -148,36 +161,35 @@ class CudaKernel:
             UnsupportedError: (when it is called) The process was forked.
             DriverError: (when it is called) The driver fails.
         """
-        card, driver, function, forms = self.card, self.card.driver, self.function, self.compiled
+        card, forms = self.card, self.compiled
         config = self._config(grid)
-        launch, config_at = driver.function("launch"), ctypes.addressof(config)
 
-        def filled() -> tuple[Any, int, Arguments]:
+        def filled() -> tuple[Any, Callable[[], int], Arguments]:
             block = Arguments(forms, int(forms.metadata["hidden"]))
             block.fill(arguments)
-            return block.words, block.table, block
+            return block.words, self.call(config, block), block
 
         first = filled()
         places = first[2].pointers(varying)
         run = adjacent(places)
         spare = deque([first])  # one for each thread that launches at the same moment
 
-        def start(addresses: Sequence[int], _kept: object = (self, config)) -> None:
+        def start(addresses: Sequence[int]) -> None:
             if card.forked:
                 raise forked()
             try:
                 held = spare.pop()
             except IndexError:
                 held = filled()
-            words, table, _ = held
+            words, launch, block = held
             if run is not None:
                 words[run] = addresses
             else:
                 for place, address in zip(places, addresses, strict=True):
                     words[place] = address
-            status = launch(config_at, function, table, None)
+            status = launch()
             if status:
-                self.again(status, config_at, table)
+                self.again(status, config, block)
             spare.append(held)
 
         return start
@@ -192,7 +204,12 @@ class CudaKernel:
         block.fill(arguments)
         return Fixed(self, block, self._config(grid))
 
-    def again(self, status: int, config_at: int, table: int) -> None:
+    def call(self, config: _LaunchConfig, block: Arguments) -> Callable[[], int]:
+        """Return what starts a launch and returns the driver's answer; what it takes has to be kept by the caller."""
+        handles = (ctypes.addressof(config), self.function, block.table)
+        return partial(self._launch, *map(ctypes.c_void_p.from_param, handles), None)
+
+    def again(self, status: int, config: _LaunchConfig, block: Arguments) -> None:
         """Start a launch that answered ``status`` once more where the thread's current context was the cause.
 
         Raises:
@@ -200,7 +217,7 @@ class CudaKernel:
         """
         if status in WRONG_CONTEXT:
             self.card.enter()
-            status = self.card.driver.function("launch")(config_at, self.function, table, None)
+            status = self.call(config, block)()
         if status:
             raise self.card.driver.error("launch", status)
 
@@ -232,12 +249,11 @@ class Fixed:
     def __init__(self, kernel: CudaKernel, block: Arguments, config: _LaunchConfig) -> None:
         self._kernel, self._block, self._config = kernel, block, config
         self.card: Card = kernel.card
-        start = kernel.card.driver.function("launch")
-        self.call: Callable[[], int] = partial(start, ctypes.addressof(config), kernel.function, block.table, None)
+        self.call: Callable[[], int] = kernel.call(config, block)
 
     def again(self, status: int) -> None:
         """Start it once more where that helps; see `CudaKernel.again`."""
-        self._kernel.again(status, ctypes.addressof(self._config), self._block.table)
+        self._kernel.again(status, self._config, self._block)
 
 
 def cuda_kernel(bound: Bound, card: Card) -> CudaKernel:
