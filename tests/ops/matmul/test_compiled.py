@@ -132,3 +132,14 @@ def test_a_plain_right_operand_uses_the_matrix_unit_too(tmp_path):
     built = compiled(call, launch, "sm_90", bake=True)
     assert "wgmma.mma_async" in built.asm["ptx"]
     assert resources(built.asm["cubin"], tmp_path)["LOCAL"] == 0
+
+
+@pytest.mark.parametrize("arch", ["sm_70", "sm_80", "sm_90", "gfx942"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_integers_have_code_too(arch):
+    case = Case({"x": Spec((300, 512), "int8"), "y": Spec((512, 300), "int8")}, {"dtype": "int32"})
+    call = harness.call_of(matmul.op, case, target(arch))
+    for launch in call.op.kernel(call).launch(call):
+        built = compiled(call, launch, arch, bake=True)
+        if arch in ("sm_80", "sm_90"):
+            assert "mma" in built.asm["ptx"]

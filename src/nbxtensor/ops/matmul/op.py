@@ -101,7 +101,7 @@ def _cost(call: Call) -> Cost:
         flops=2 * depth * call.outputs[0].numel,
         read=call.operand_nbytes,
         written=call.result_nbytes,
-        matrix=dtype if runs_on_matrix_unit(dtype) else None,
+        matrix=dtype if runs_on_matrix_unit(dtype, call.device) else None,
     )
 
 

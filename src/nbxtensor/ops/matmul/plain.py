@@ -88,7 +88,7 @@ def matmul_launches(call: Call) -> tuple[Launch, ...]:
     p = product_of(call)
     dtype = operand_dtype(call)
     accumulator = accumulator_of(call)
-    matrix = runs_on_matrix_unit(dtype) and accumulator != "int64"
+    matrix = runs_on_matrix_unit(dtype, call.device) and accumulator != "int64"
     bm, bn, bk = _plain_blocks(call, p) if matrix else (16, 16, 16)
     left, right = operand_names(call)
     beyond = max(len(p.batch) - BATCH_AXES, 0)

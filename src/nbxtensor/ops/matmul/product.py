@@ -14,7 +14,7 @@ from nbxtensor.dtype.itemsize import kind as dtype_kind
 from nbxtensor.dtype.limits import iinfo
 from nbxtensor.dtype.promotion import binary_result
 from nbxtensor.errors import ArgumentError, DtypeError
-from nbxtensor.op import Array, Call, Expression, Scalar, Spec, Step
+from nbxtensor.op import Array, Call, Expression, Scalar, Spec, Step, Target
 from nbxtensor.shape.collapse import collapse
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
 
 _MODULE = "nbxtensor.ops.matmul.kernel"
 _DEPTH_OF_BYTES = 2**15  # products of 8-bit integers that 32 bits hold the sum of
+_NO_DOT_OF_BYTES = ("sm_70", "sm_72")
 _SLOTS = 4  # operands, and scalars, that a kernel's epilogue has room for
 BATCH_AXES = 3  # batch axes a kernel walks, after those that can be merged are merged
 _WIDE = 2**31 - 2**16  # elements from which offsets are 64 bits wide, the padding of the last block in mind
@@ -74,9 +75,9 @@ def _product_dtype(op: str, x: str, y: str) -> str:
     return dtype
 
 
-def runs_on_matrix_unit(dtype: str) -> bool:
-    """Return whether products of ``dtype`` are made by ``tl.dot``."""
-    return dtype_kind(dtype) == "float" or dtype == "int8"
+def runs_on_matrix_unit(dtype: str, target: Target) -> bool:
+    """Return whether products of ``dtype`` are made by ``tl.dot``; Triton has none of bytes for the oldest cards."""
+    return dtype_kind(dtype) == "float" or (dtype == "int8" and target.arch not in _NO_DOT_OF_BYTES)
 
 
 def _rounded(accumulator: str, dtype: str) -> Expression:

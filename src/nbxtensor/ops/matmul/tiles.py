@@ -82,7 +82,8 @@ def has_units(target: Target) -> bool:
 
 def serves_tiles(call: Call) -> bool:
     """Return whether `tile_kernel` serves a call: on a GPU that states its units, at most three batch axes."""
-    if call.target is None or not has_units(call.target) or not runs_on_matrix_unit(operand_dtype(call)):
+    target = call.target
+    if target is None or not has_units(target) or not runs_on_matrix_unit(operand_dtype(call), target):
         return False
     p = product_of(call)
     return accumulator_of(call) != "int64" and len(p.batch) <= BATCH_AXES and min(p.m, p.n, p.k) > 0
