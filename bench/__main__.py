@@ -60,6 +60,8 @@ def main() -> None:
         start.run(lines)
     if "compile" in groups:
         compiling.run(lines)
+    if lines.impossible:
+        sys.exit("Faster than this machine was measured to be, so declared wrongly:\n" + "\n".join(lines.impossible))
 
 
 _RATES = {

@@ -34,7 +34,7 @@ def run(lines: Lines, threads: int, *, only: str = "", turns: int = 25, seconds_
             print(f"ops      {timed.name}: not timed: {type(error).__name__}: {error}", flush=True)
             continue
         cost = timed.op.kernel(timed.call).cost(timed.call)
-        bare = floors.moving(cost.read, cost.written, threads)
+        bare = floors.moving(cost.read - cost.again, cost.written, threads)
         timings = race([*contenders, *found, bare], threads=threads, turns=turns, seconds=seconds_each)
         floor, limit = floors.seconds(timings.pop(floors.NAME).figure, cost.flops, cost.matrix or "float32", threads)
         figures, more = scaled(timings, 1e3)
