@@ -18,7 +18,9 @@ __all__ = ["READ_ONLY", "VERSION", "Borrowed", "Lent", "borrow", "lend"]
 # Layouts and numbers: include/dlpack/dlpack.h, version 1.1.
 VERSION = (1, 1)
 """The version of DLPack that is written; every version 1 is read."""
-READ_ONLY, IS_COPIED = 1, 2
+READ_ONLY = 1
+"""The flag of memory that may only be read."""
+IS_COPIED = 2
 _NUMPY_HAS_VERSIONS = tuple(int(part) for part in np.__version__.split(".")[:2]) >= (2, 1)
 
 
