@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nbxtensor as nbx
-from nbxtensor.errors import ArgumentError, DtypeError, MissingFactError, NbxError, OutOfMemoryError, ShapeError
+from nbxtensor.errors import ArgumentError, MissingFactError, NbxError, OutOfMemoryError, ShapeError
 from nbxtensor.memory import set_limit
 
 f = nbx.asarray(np.arange(12, dtype=np.float32).reshape(3, 4))
