@@ -287,7 +287,7 @@ class Op:
 
 Place = tuple[int, int | None]
 """Where an operand stands among the values of a call: which value, and which member where that is a sequence."""
-_MOST_PREPARED = 4096  # calls that an op keeps prepared
+_MOST_PREPARED = 1024  # calls that an op keeps prepared
 
 
 class Operand(Protocol):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from nbxtensor.backend.contract import Backend, Bound, KernelRequest, LoadedKernel
 from nbxtensor.dtype.itemsize import bits, triton_type
 from nbxtensor.errors import CompileError, UnsupportedError
-from nbxtensor.op import Call, Kernel, Launch, Number, Op, Pointer, Source
+from nbxtensor.op import Call, Cost, Kernel, Launch, Number, Op, Pointer, Source
 
 __all__ = ["ALIGNED_NBYTES", "Prepared", "grid3", "prepare", "request"]
 
@@ -132,8 +132,11 @@ def prepare(
     *,
     bake: bool,
     aligned: Callable[[Pointer], bool] = _unknown,
+    cost: Cost | None = None,
 ) -> tuple[Prepared, ...]:
     """Compile and load every launch of a call; ``bake`` and ``aligned`` are those of `request`.
+
+    ``cost`` is what ``kernel`` says of the call, where it was asked already.
 
     What ``aligned`` says has to hold of every address that the launches are bound to.
 
@@ -141,7 +144,7 @@ def prepare(
         CompileError: A kernel does not compile for the target; names the op.
         UnsupportedError: A launch has more programs than the target takes.
     """
-    nanoseconds = _predicted(kernel, call) / max(len(launches), 1)
+    nanoseconds = _predicted(cost or kernel.cost(call)) / max(len(launches), 1)
     most: Sequence[int] = call.device.facts.get("dispatch.max_grid", ())
     prepared: list[Prepared] = []
     for launch in launches:
@@ -162,7 +165,6 @@ def _offset(pointer: Pointer) -> int:
     return pointer.offset * bits(pointer.dtype) // 8
 
 
-def _predicted(kernel: Kernel, call: Call) -> float:
+def _predicted(cost: Cost) -> float:
     """Return a rough time in nanoseconds on one worker: it only decides whether a launch is worth splitting."""
-    cost = kernel.cost(call)
     return max((cost.read + cost.written) / _NBYTES_PER_NS, cost.flops / _FLOPS_PER_NS)

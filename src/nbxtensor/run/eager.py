@@ -155,13 +155,16 @@ def _ready(op: Op, operands: tuple[tuple[str, Layout], ...], params: _Params, de
     if not any(s.numel for s in call.outputs):
         return Ready(device, names, call.outputs, {}, ())
     kernel = op.kernel(call)
-    workspace = {b.name: b.nbytes for b in kernel.cost(call).buffers}
+    cost = kernel.cost(call)
+    workspace = {b.name: b.nbytes for b in cost.buffers}
     aligned = {name for name, found in operands if found.aligned}
 
     def known(pointer: Pointer) -> bool:  # an allocator's blocks begin at multiples of more
         return pointer.role != "input" or pointer.key in aligned
 
-    launches = prepare(call, kernel, kernel.launch(call), device.backend, device.index, bake=False, aligned=known)
+    launches = prepare(
+        call, kernel, kernel.launch(call), device.backend, device.index, bake=False, aligned=known, cost=cost
+    )
     return Ready(device, names, call.outputs, workspace, launches)
 
 

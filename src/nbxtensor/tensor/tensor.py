@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
@@ -56,6 +57,12 @@ class _HostView:
             "strides": tuple(s * carrier.itemsize for s in tensor.strides),
             "data": (storage.address + tensor.offset * carrier.itemsize, storage.readonly),
         }
+
+
+@functools.lru_cache(maxsize=16384)
+def _spec(shape: tuple[int, ...], dtype: str, strides: tuple[int, ...]) -> Spec:
+    """Return the spec of a view; views of few kinds are taken again and again."""
+    return Spec(shape, dtype, strides)
 
 
 def _extents(given: tuple[Any, ...]) -> tuple[int, ...]:
@@ -285,9 +292,8 @@ class Tensor(Operators, Values):
     # ---- views
 
     def _view(self, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> Tensor:
-        return Tensor(
-            self._storage, Spec(tuple(shape), self.dtype, tuple(strides)), self._offset + offset, self._device
-        )
+        spec = _spec(tuple(shape), self._spec.dtype, tuple(strides))
+        return Tensor(self._storage, spec, self._offset + offset, self._device)
 
     def reshape(self, *shape: int | Sequence[int]) -> Tensor:
         """Return the elements in row-major order under another shape; a view where strides allow, else a copy.
