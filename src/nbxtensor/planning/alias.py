@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from nbxtensor.dtype.itemsize import bits
 from nbxtensor.op import Target
 from nbxtensor.planning.graph import Graph, Node, Ref
 
-__all__ = ["in_place", "is_whole", "lies_on"]
+__all__ = ["could_lie_on", "in_place", "is_whole", "lies_on"]
 
 
 def in_place(graph: Graph, target: Target) -> Graph:
@@ -58,18 +58,27 @@ def _uses(graph: Graph) -> dict[int, _Use]:
 
 def _taken_over(graph: Graph, uses: dict[int, _Use], place: int, node: Node, index: int, target: Target) -> int | None:
     """Return the buffer that result ``index`` of ``node`` may take over, or None."""
+    for operand in could_lie_on(graph, node, index, target):
+        if uses[operand.buffer].last == place and not uses[operand.buffer].leaves:
+            return operand.buffer
+    return None
+
+
+def could_lie_on(graph: Graph, node: Node, index: int, target: Target) -> Iterator[Ref]:
+    """Yield the operands whose memory result ``index`` of ``node`` may take over, if nothing uses them later.
+
+    Raises:
+        UnsupportedError: No kernel serves the node.
+    """
     result = node.outputs[index]
     written = [ref.buffer for ref in node.outputs]
     if not is_whole(graph, result) or written.count(result.buffer) != 1:
-        return None
+        return
     if any(ref.buffer == result.buffer for ref in node.operands.values()):
-        return None
+        return
     for name, operand in node.operands.items():
-        use = uses[operand.buffer]
-        free = operand.buffer not in written and use.last == place and not use.leaves
-        if free and is_whole(graph, operand) and lies_on(node, index, name, target):
-            return operand.buffer
-    return None
+        if operand.buffer not in written and is_whole(graph, operand) and lies_on(node, index, name, target):
+            yield operand
 
 
 def is_whole(graph: Graph, ref: Ref, kind: str = "temporary") -> bool:

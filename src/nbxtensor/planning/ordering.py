@@ -1,0 +1,67 @@
+"""A graph pass: nodes in the order that needs least memory, results over operands included."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nbxtensor.op import Target
+from nbxtensor.planning.alias import could_lie_on, in_place
+from nbxtensor.planning.graph import Graph
+from nbxtensor.planning.lifetimes import graph_lifetimes
+from nbxtensor.planning.order import BUDGET, Task, dependencies, search
+from nbxtensor.planning.passes import compact
+from nbxtensor.planning.placement import lower_bound
+from nbxtensor.planning.steps import PlanStep, choose
+
+__all__ = ["reorder"]
+
+
+def reorder(graph: Graph, target: Target, *, alignment: int, budget: int = BUDGET) -> Graph:
+    """Return ``graph`` with its nodes in the order that needs least memory of those found, and results in place.
+
+    The graph comes back in its own order, with results in place, unless another needs less: both are measured by the
+    most bytes that a plan of them has in use at one moment. Nodes keep the order of reads and writes of each buffer.
+
+    Args:
+        graph: The graph, its states settled (`state.settle`).
+        target: What it is planned for.
+        alignment: What sizes are rounded up to, in bytes.
+        budget: Steps that the search may take.
+
+    Raises:
+        UnsupportedError: No kernel serves a node.
+    """
+    plain = compact(in_place(graph, target))
+    sizes, tasks = _tasks(graph, choose(graph, target), target, alignment)
+    found = search(tasks, sizes, {ref.buffer for ref in graph.outputs if sizes[ref.buffer]}, budget=budget)
+    if found.order == tuple(range(len(tasks))):
+        return plain
+    ordered = replace(graph, nodes=tuple(graph.nodes[index] for index in found.order))
+    ordered = compact(in_place(ordered, target))
+    return ordered if _bound(ordered, target, alignment) < _bound(plain, target, alignment) else plain
+
+
+def _tasks(graph: Graph, steps: tuple[PlanStep, ...], target: Target, alignment: int) -> tuple[list[int], list[Task]]:
+    """Return the bytes of each buffer that shares memory with others, and the nodes as tasks."""
+    shares = [buffer.kind == "temporary" for buffer in graph.buffers]
+    sizes = [
+        -(-b.nbytes // alignment) * alignment if shared else 0 for b, shared in zip(graph.buffers, shares, strict=True)
+    ]
+    accesses = [
+        ([ref.buffer for ref in node.operands.values()], [ref.buffer for ref in node.outputs]) for node in graph.nodes
+    ]
+    tasks: list[Task] = []
+    for node, step, after in zip(graph.nodes, steps, dependencies(accesses), strict=True):
+        used = dict.fromkeys(ref.buffer for ref in (*node.operands.values(), *node.outputs))
+        over = tuple(
+            (node.outputs[index].buffer, ref.buffer)
+            for index in range(len(node.outputs))
+            for ref in could_lie_on(graph, node, index, target)
+        )
+        extra = sum(-(-b.nbytes // alignment) * alignment for b in step.cost.buffers)
+        tasks.append(Task(tuple(b for b in used if sizes[b]), after, over, extra))
+    return sizes, tasks
+
+
+def _bound(graph: Graph, target: Target, alignment: int) -> int:
+    return lower_bound(graph_lifetimes(graph, choose(graph, target), alignment))
