@@ -9,13 +9,26 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nbxtensor.capture import (
-        Program,
-        Recording,
-        State,
+    from nbxtensor.capture.bundle import (
+        load_program,
+        load_programs,
+    )
+    from nbxtensor.capture.described import (
+        save_plan,
+    )
+    from nbxtensor.capture.planned import (
         load_plan,
         plan,
-        save_plan,
+    )
+    from nbxtensor.capture.program import (
+        Program,
+        State,
+    )
+    from nbxtensor.capture.recording import (
+        Recording,
+    )
+    from nbxtensor.capture.saving import (
+        save_programs,
     )
     from nbxtensor.op import (
         Spec,
@@ -234,7 +247,12 @@ __version__ = "0.0.1"
 _PLACES = {
     name: module
     for module, names in {
-        "nbxtensor.capture": "Program Recording State load_plan plan save_plan",
+        "nbxtensor.capture.bundle": "load_program load_programs",
+        "nbxtensor.capture.described": "save_plan",
+        "nbxtensor.capture.planned": "load_plan plan",
+        "nbxtensor.capture.program": "Program State",
+        "nbxtensor.capture.recording": "Recording",
+        "nbxtensor.capture.saving": "save_programs",
         "nbxtensor.op": "Spec",
         "nbxtensor.ops.attention.op": "attention",
         "nbxtensor.ops.index.cache": "cache_update",
@@ -373,6 +391,8 @@ __all__ = [
     "linear_packed",
     "linspace",
     "load_plan",
+    "load_program",
+    "load_programs",
     "log",
     "log1p",
     "log2",
@@ -424,6 +444,7 @@ __all__ = [
     "round",
     "rsqrt",
     "save_plan",
+    "save_programs",
     "selu",
     "sigmoid",
     "sign",

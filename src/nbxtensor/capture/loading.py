@@ -10,6 +10,7 @@ import numpy as np
 
 from nbxtensor.backend.contract import Bound
 from nbxtensor.capture.program import Interface, Place, Program, address_of, spec_of
+from nbxtensor.capture.saving import save_programs
 from nbxtensor.dtype.itemsize import bits, numpy_dtype
 from nbxtensor.errors import ArgumentError, DtypeError, PlanError, ShapeError
 from nbxtensor.memory.allocator import Storage
@@ -83,7 +84,7 @@ class PlanLoader:
         if progress is not None:
             progress(len(plan.graph.nodes), len(plan.graph.nodes), "")
         interface = Interface.of_plan(plan, places)
-        return Program(interface, self.device, areas, launches, lambda: plan, share=share)
+        return Program(interface, self.device, areas, launches, lambda: plan, share=share, saver=save_programs)
 
     @property
     def _memory(self) -> Any:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import nbxtensor
+from nbxtensor.capture.described import resolved
 from nbxtensor.capture.loading import PlanLoader
 from nbxtensor.errors import ArgumentError
 from nbxtensor.memory import limit
-from nbxtensor.op import Expression, Op, Target
+from nbxtensor.op import Target
 from nbxtensor.ops.layout.op import copy
-from nbxtensor.ops.pointwise.fused import fused
-from nbxtensor.planning.alias import in_place
 from nbxtensor.planning.graph import Graph
+from nbxtensor.planning.ordering import reorder
 from nbxtensor.planning.passes import compact, partition, remove_dead
-from nbxtensor.planning.plan import Plan
+from nbxtensor.planning.plan import ALIGNMENT, Plan
 from nbxtensor.planning.plan import plan as place_graph
 from nbxtensor.planning.state import settle
 from nbxtensor.run import Device
@@ -22,7 +19,7 @@ from nbxtensor.run import device as open_device
 from nbxtensor.tracing.fusion import fuse
 from nbxtensor.tracing.packing import pack
 
-__all__ = ["load_plan", "plan", "save_plan"]
+__all__ = ["load_plan", "plan"]
 
 
 def plan(graph: Graph, *, device: str | Device | Target = "cpu", optimize: bool = True) -> Plan:
@@ -32,8 +29,9 @@ def plan(graph: Graph, *, device: str | Device | Target = "cpu", optimize: bool 
         graph: What `trace` returned.
         device: Name of the device ("cpu"); or a target, for a plan that is priced and drawn but not loaded: the device
             need not be there.
-        optimize: Whether pointwise nodes are fused, weights packed, results written over operands that die and new
-            values of states over the old ones; False keeps the nodes as traced, and copies new values at the end.
+        optimize: Whether pointwise nodes are fused, weights packed, results written over operands that die, new values
+            of states over the old ones, and nodes run in the order that needs least memory; False keeps the nodes as
+            traced, and copies new values at the end.
 
     Raises:
         ArgumentError: ``graph`` is no graph.
@@ -52,15 +50,8 @@ def plan(graph: Graph, *, device: str | Device | Target = "cpu", optimize: bool 
         found = pack(fuse(found), target)
     prologue, main = partition(found)
     main = settle(main, copy.op, target if optimize else None)
-    if optimize:
-        main = in_place(main, target)
-    main = compact(main)
+    main = reorder(main, target, alignment=ALIGNMENT) if optimize else compact(main)
     return place_graph(main, target, limit=limit(), prologue=prologue, loader=loader)
-
-
-def save_plan(plan: Plan) -> str:
-    """Return ``plan`` as JSON text, ops by name and fused ones by their expression; `load_plan` reads it."""
-    return plan.to_json(describe=_described)
 
 
 def load_plan(text: str, *, device: str | Device = "cpu") -> Plan:
@@ -70,14 +61,4 @@ def load_plan(text: str, *, device: str | Device = "cpu") -> Plan:
         FormatError: The text is no plan, is damaged, or names an op or a kernel that this version lacks.
         MissingFactError: There is no such device.
     """
-    return Plan.from_json(text, _resolved, loader=PlanLoader(open_device(device)))
-
-
-def _described(op: Op) -> Any:
-    return op.expression or op.name
-
-
-def _resolved(key: Any) -> Op:
-    if isinstance(key, Expression):
-        return fused(key)
-    return getattr(nbxtensor, key).op
+    return Plan.from_json(text, resolved, loader=PlanLoader(open_device(device)))

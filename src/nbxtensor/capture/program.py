@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from nbxtensor.dtype.convert import convert
 from nbxtensor.dtype.itemsize import bits, kind, numpy_dtype
 from nbxtensor.errors import ArgumentError, DtypeError, NbxError, PlanError, ShapeError
 from nbxtensor.memory.allocator import Storage
-from nbxtensor.op import Array, Spec
+from nbxtensor.op import Array, Spec, Target
 from nbxtensor.planning.graph import GraphBuffer, Ref
 from nbxtensor.run import Device, launch
 from nbxtensor.tensor import Tensor, asarray, from_numpy_array
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from nbxtensor.planning.plan import Plan  # a program that was saved may run without ever looking at its plan
 
 __all__ = ["Interface", "Place", "Program", "State", "View"]
+
+
+Saver = Callable[..., None]
+"""Writes programs to a folder: `saving.save_programs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +142,7 @@ class Program:
         areas: The blocks allocated for this program alone, by what they hold ("arena", "weights", "state").
         launches: Every launch of a run, in order.
         nodes: For each launch, the index of its node in ``plan.graph``.
+        saver: What `save` calls; None for a program that was loaded from a bundle.
     """
 
     def __init__(
@@ -149,6 +155,7 @@ class Program:
         *,
         dependencies: Callable[[], Sequence[Sequence[int]]] | None = None,
         share: Program | None = None,
+        saver: Saver | None = None,
     ) -> None:
         """Keep a program.
 
@@ -160,6 +167,7 @@ class Program:
             plan: Returns the plan; asked at most once, when somebody wants to see it.
             dependencies: Returns what each launch waits for; left out, the plan says.
             share: A program that it shares weights or state with.
+            saver: What `save` calls; None for a program that was loaded from a bundle.
         """
         self.name: str = interface.name
         self.device = device
@@ -168,6 +176,7 @@ class Program:
         self.nodes: tuple[int, ...] = tuple(node for node, _ in launches)
         self.launches: tuple[Bound, ...] = tuple(bound for _, bound in launches)
         self.areas = areas
+        self.saver = saver
         self._plan = plan
         self._dependencies = dependencies
         self._inputs = tuple(self._tensor(view) for view in interface.inputs)
@@ -254,6 +263,33 @@ class Program:
             CaptureError: What the replay returns, or leaves in the state, differs from the run's.
         """
         return Recording(self, inputs or tuple(example(i, spec) for i, spec in enumerate(self.inputs)))
+
+    def save(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        targets: Sequence[Target | str] = (),
+        weights: Sequence[Any] = (),
+    ) -> None:
+        """Write the program to a folder that `nbxtensor.load_program` runs in a process without Triton.
+
+        See `nbxtensor.save_programs`, which writes several that share weights and state.
+
+        Args:
+            folder: Where; not there yet, or empty.
+            targets: Further targets of the same backend that its kernels are compiled for.
+            weights: Open safetensors files that have its weights, to be referred to instead of copied.
+
+        Raises:
+            ArgumentError: A folder that has something in it, or a weight that the files lack or have with other values.
+            PlanError: The program was loaded from a bundle.
+            UnsupportedError: A kernel of the plan does not serve one of ``targets``.
+            CompileError: A kernel does not compile for one of ``targets``.
+            OSError: The folder cannot be written.
+        """
+        if self.saver is None:
+            raise PlanError(f"{self.name}: a program of a bundle is saved already. Copy the bundle's folder.")
+        self.saver(folder, {"program": self}, targets=targets, weights=weights)
 
     def scrub(self) -> None:
         """Overwrite the whole arena, so that nothing of an earlier run can be mistaken for a result."""

@@ -115,6 +115,15 @@ class SafetensorsFile(Mapping[str, npt.NDArray[Any]]):
         """
         return self._view(self._entry(name))
 
+    def place(self, name: str) -> tuple[int, int]:
+        """Return where the bytes of a tensor begin in the file, and how many they are.
+
+        Raises:
+            ArgumentError: The file has no such tensor.
+        """
+        entry = self._entry(name)
+        return entry.offset, entry.nbytes
+
     def _entry(self, name: str) -> _Entry:
         if name not in self._entries:
             raise ArgumentError(f"{self.path}: no tensor {name!r}. It has {', '.join(self._entries) or 'none'}.")

@@ -29,11 +29,19 @@ class Device:
 
     __slots__ = ("allocator", "backend", "index", "target")
 
+    target: Target
+
     def __init__(self, backend: Backend, index: int) -> None:
         self.backend: Backend = backend
         self.index: int = index
-        self.target: Target = backend.target(index)
         self.allocator: Allocator = Allocator(f"{backend.name}:{index}", backend.memory(index))
+
+    def __getattr__(self, name: str) -> Target:
+        """Return the target, which is looked up when it is first asked for: whoever loads a bundle never does."""
+        if name != "target":
+            raise AttributeError(f"a device has no {name!r}.")
+        self.target = self.backend.target(self.index)
+        return self.target
 
     def measure(self, *, anew: bool = False) -> Target:
         """Return the target with facts measured on this machine: bandwidths, rates, launch cost.

@@ -237,10 +237,18 @@ class CpuBackend:
         """
         self._only(index)
 
-    def runtime(self) -> Compiled:
-        """Return the compiled loops that run launches: a bundle carries them, for a process that cannot compile."""
+    def runs(self, target: Target) -> bool:
+        """Return whether this processor has the instructions of a target."""
+        return not _missing(target.arch, target.features)
+
+    def runtime(self, arch: str = "") -> Compiled:
+        """Return the compiled loops that run launches: a bundle carries them, for a process that cannot compile.
+
+        Args:
+            arch: The level they are for; left out, this processor's.
+        """
         text = runtime_text(futex=has_futex())
-        arch = levels.detect()
+        arch = arch or levels.detect()
         key = hashlib.sha256("\n".join((text, arch, generator_digest(GENERATOR))).encode()).hexdigest()
         found = self._cache.read(key)
         if found is None:
@@ -301,13 +309,18 @@ def _compile(request: KernelRequest, target: Target) -> Compiled:
 
 
 def _check_runs(name: str, arch: str, wanted: frozenset[str]) -> None:
+    missing = _missing(arch, wanted)
+    if missing:
+        raise UnsupportedError(
+            f"{name}: code runs on a processor that has its instructions. Got {missing}; this one is "
+            f"{levels.detect()}. Compile it for this processor's target."
+        )
+
+
+def _missing(arch: str, wanted: frozenset[str]) -> str:
+    """Return what this processor lacks for code of a level with features, or ""."""
     here = levels.detect()
     order = list(levels.LEVELS)
     runs = arch in order and order.index(arch) >= order.index(here) and arch.partition("-")[0] == here.partition("-")[0]
-    features = usable(levels.features())
-    if not runs or not wanted <= features:
-        missing = ", ".join(sorted(wanted - features)) or arch
-        raise UnsupportedError(
-            f"{name}: code runs on a processor that has its instructions. Got {missing}; this one is {here}. "
-            "Compile it for this processor's target."
-        )
+    lacking = wanted - usable(levels.features()) if wanted else wanted
+    return ", ".join(sorted(lacking)) or ("" if runs else arch)

@@ -85,7 +85,10 @@ def load(object: bytes) -> Module:
 
 @functools.cache
 def _library(name: str) -> ctypes.CDLL:
-    return ctypes.CDLL(ctypes.util.find_library(name))
+    # Asking where a library is starts other programs; the interpreter has most often loaded both.
+    here = ctypes.CDLL(None)
+    known = hasattr(here, {"c": "mprotect", "m": "expm1"}[name])
+    return here if known else ctypes.CDLL(ctypes.util.find_library(name))
 
 
 def _outside(symbol: str) -> int:

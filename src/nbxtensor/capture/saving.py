@@ -1,0 +1,489 @@
+"""From programs to a bundle: launches as plain data, compiled kernels, what memory holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from nbxtensor.backend.contract import Bound, Compiled
+from nbxtensor.capture.described import save_plan
+from nbxtensor.capture.folding import fold
+from nbxtensor.capture.program import Place, Program, spec_of
+from nbxtensor.capture.writing import BundleWriter, digests_of
+from nbxtensor.dtype.itemsize import bits
+from nbxtensor.errors import ArgumentError, DtypeError, PlanError, ShapeError, UnsupportedError
+from nbxtensor.memory.allocator import Storage
+from nbxtensor.op import Call, Launch, Op, Pointer, Spec, Target
+from nbxtensor.planning.graph import GraphBuffer, Node
+from nbxtensor.run import Device, prepare
+from nbxtensor.run.binding import request
+
+__all__ = ["save_programs"]
+
+_ALIGNMENT = 1 << 16  # of a block in the file: a multiple of every system's page, so that it can be mapped
+_PIECE = 4 << 20  # bytes copied from the device at once
+_WEIGHTS = "weights.bin"
+
+
+class WeightsFile(Protocol):
+    """A file that has weights as they are: what `nbxtensor.io.safetensors.open_file` returns.
+
+    Attributes:
+        path: The file.
+    """
+
+    path: Path
+
+    def __contains__(self, name: object, /) -> bool:
+        """Return whether the file has a tensor."""
+        ...
+
+    def spec(self, name: str) -> tuple[str, tuple[int, ...]]:
+        """Return (dtype, shape) of a tensor."""
+        ...
+
+    def place(self, name: str) -> tuple[int, int]:
+        """Return where the bytes of a tensor begin in the file, and how many they are."""
+        ...
+
+    def array(self, name: str) -> Any:
+        """Return a tensor."""
+        ...
+
+
+def save_programs(
+    folder: str | os.PathLike[str],
+    programs: Mapping[str, Program],
+    *,
+    targets: Sequence[Target | str] = (),
+    weights: Sequence[WeightsFile] = (),
+) -> None:
+    """Write programs to a folder that `load_programs` reads; what they share is written once, and shared again.
+
+    The folder appears whole or not at all. It has the plans, the launches as plain data, the compiled kernels and
+    what the weights' memory holds; states are not written, and begin as zeros. It is loaded by the version of the
+    library that wrote it.
+
+    Args:
+        folder: Where; not there yet, or empty.
+        programs: The programs, by the names they are asked for, all of one device.
+        targets: Further targets of the same backend that the kernels are compiled for, which need not be there: a
+            `Target`, or the name of an architecture without features beyond it ("x86-64-v3"). Their kernels are
+            the plan's: what a plan for that target would choose otherwise is not.
+        weights: Open safetensors files that have every weight under its name. They are then referred to, with
+            their SHA-256, instead of copied; what is folded from them is made again at each load.
+
+    Raises:
+        ArgumentError: No program, a name that is no file's name, a folder that has something in it, or a weight that
+            the safetensors files lack or have with other values.
+        PlanError: Programs of several devices, or a program that was loaded from a bundle.
+        UnsupportedError: A kernel of a plan does not serve one of ``targets``.
+        CompileError: A kernel does not compile for one of ``targets``.
+        OSError: The folder cannot be written.
+
+    >>> import tempfile, nbxtensor as nbx
+    >>> def scaled(weights, x):
+    ...     return x * weights["scale"]
+    >>> graph = nbx.trace(scaled, nbx.Spec((2,), "float32"), weights={"scale": nbx.Spec((2,), "float32")})
+    >>> program = nbx.plan(graph).load({"scale": nbx.full(2, 3.0, dtype="float32")})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     nbx.save_programs(f"{folder}/scaled", {"scaled": program})
+    ...     nbx.load_programs(f"{folder}/scaled")["scaled"](nbx.ones(2, dtype="float32")).numpy()
+    array([3., 3.], dtype=float32)
+    """
+    device = _device_of(programs)
+    for file in weights:
+        if not hasattr(file, "place"):
+            raise ArgumentError(
+                f"save: an open file of weights. Got {type(file).__name__}. What nbxtensor.io.safetensors.open_file "
+                "returns is accepted."
+            )
+    with BundleWriter(Path(folder)) as writer:
+        saving = _Saving(device, weights)
+        for name, program in programs.items():
+            writer.add(f"{name}.plan.json", [save_plan(program.plan).encode()])
+            writer.add_json(f"{name}.launches.json", saving.program(program))
+        fills, names = saving.fills(programs), list(programs)
+        if saving.stored:
+            writer.add(_WEIGHTS, saving.stored_bytes())
+        writer.finish(
+            {
+                "backend": device.backend.name,
+                "programs": names,
+                "blocks": [{"kind": kind, "nbytes": storage.nbytes} for storage, kind in saving.blocks],
+                "fills": fills,
+                "references": [{"path": str(file.path.absolute()), **digests_of(file.path)} for file in weights],
+                "targets": saving.write_kernels(writer, targets, next(iter(programs.values())).plan.target),
+            }
+        )
+
+
+def _device_of(programs: Mapping[str, Program]) -> Device:
+    for name, program in programs.items():
+        if not isinstance(program, Program):
+            raise ArgumentError(f"save: a program. Got {type(program).__name__} for {name!r}. Plan.load returns one.")
+        if Path(name).name != name or name.startswith("."):
+            raise ArgumentError(f"save: a program's name is part of a file's name. Got {name!r}. Letters and digits.")
+        if program.saver is None:
+            raise PlanError(f"save: {name} is a program of a bundle, and saved already. Copy the bundle's folder.")
+    devices = {id(program.device): program.device for program in programs.values()}
+    if len(devices) != 1:
+        told = ", ".join(str(device) for device in devices.values()) or "no program"
+        raise PlanError(f"save: one program or more, of one device. Got {told}.")
+    return next(iter(devices.values()))
+
+
+class _Kernels:
+    """Every kernel that is launched, once, and what to compile for another target to have the same one there."""
+
+    def __init__(self) -> None:
+        self.compiled: list[Compiled] = []
+        self._origins: list[tuple[Call, str, Launch, Mapping[Pointer, bool]]] = []
+        self._numbers: dict[tuple[object, ...], int] = {}
+
+    def number(
+        self, compiled: Compiled, call: Call, kernel: str, launch: Launch, aligned: Mapping[Pointer, bool]
+    ) -> int:
+        """Return the number of a kernel, which is noted where it is new."""
+        key = (compiled.name, compiled.binary, compiled.parameters, repr(_request(call.op, launch, aligned, call)))
+        found = self._numbers.setdefault(key, len(self.compiled))
+        if found == len(self.compiled):
+            self.compiled.append(compiled)
+            self._origins.append((call, kernel, launch, aligned))
+        return found
+
+    def compile(self, backend: Any, target: Target) -> list[Compiled]:
+        """Return all of them compiled for another target."""
+        found: list[Compiled] = []
+        for (call, name, launch, aligned), mine in zip(self._origins, self.compiled, strict=True):
+            there = Call(call.op, call.inputs, call.params, target, call.outputs, call.in_place)
+            kernel = next(k for k in call.op.kernels if k.name == name)
+            if not kernel.needs <= target.features or (kernel.accepts is not None and not kernel.accepts(there)):
+                raise UnsupportedError(
+                    f"{call.op.name}: the plan's kernels serve every target they are saved for. Got {name!r} and "
+                    f"{target.arch}. Save a plan made for that target."
+                )
+            compiled = backend.compile(_request(call.op, launch, aligned, there), target)
+            if compiled.parameters != mine.parameters:
+                raise UnsupportedError(f"{call.op.name}: its kernel takes other arguments on {target.arch}.")
+            found.append(compiled)
+        return found
+
+
+def _request(op: Op, launch: Launch, aligned: Mapping[Pointer, bool], call: Call) -> Any:
+    most = call.device.facts.get("dispatch.max_grid", ())
+    return request(op, launch, bake=True, aligned=aligned.__getitem__, most=most)
+
+
+class _Saving:
+    """What is gathered while a bundle is written.
+
+    Attributes:
+        blocks: (memory, kind) of every block that launches touch.
+        stored: (address, size, value) of what the bundle has a copy of, in order: of device memory where value is b"".
+    """
+
+    def __init__(self, device: Device, files: Sequence[WeightsFile]) -> None:
+        self.blocks: list[tuple[Storage, str]] = []
+        self.stored: list[tuple[int, int, bytes]] = []
+        self._files = tuple(files)
+        self._device = device
+        self._memory = device.backend.memory(device.index)
+        self._kernels = _Kernels()
+        self._sources: dict[tuple[int, int], str] = {}  # name of what lies where in a file
+        self._end = 0
+
+    # ---- launches
+
+    def program(self, program: Program) -> dict[str, Any]:
+        """Return a program as plain data, whose blocks and kernels are numbers."""
+        plan = program.plan
+        kinds = [x and x.area for x in plan.locations]
+        places = [
+            None if p is None else self._place(p, k or "arena") for p, k in zip(program.places, kinds, strict=True)
+        ]
+        arena = self._block(program.areas["arena"], "arena")
+        graph, launches = plan.graph, iter(zip(program.launches, program.dependencies(), strict=True))
+        return {
+            "name": graph.name,
+            "arena": arena,
+            "places": places,
+            "inputs": [[i, _spec(spec_of(b)), 0] for i, b in graph.of_kind("input")],
+            "outputs": [[ref.buffer, _spec(ref.spec), ref.offset] for ref in graph.outputs],
+            "states": {
+                b.name or str(i): [i, _spec(b.spec or Spec((b.nbytes,), "uint8")), 0] for i, b in graph.of_kind("state")
+            },
+            "launches": [
+                [number, *self._launch(*next(launches), node.call(plan.target), step.kernel, launch)]
+                for number, (node, step) in enumerate(zip(graph.nodes, plan.steps, strict=True))
+                for launch in step.launches
+            ],
+        }
+
+    def _launch(self, bound: Bound, waits: Sequence[int], call: Call, kernel: str, launch: Launch) -> list[Any]:
+        """Return a launch as plain data: its kernel, grid, arguments, predicted time, and the launches it waits for."""
+        compiled = bound.kernel.compiled
+        aligned: dict[Pointer, bool] = {}
+        arguments: list[Any] = []
+        for (name, _), value in zip(compiled.parameters, bound.arguments, strict=True):
+            given = launch.arguments[name]
+            if isinstance(given, Pointer):
+                aligned[given] = int(value) % 16 == 0
+                arguments.append(self._where(int(value)))
+            else:
+                arguments.append(value)
+        number = self._kernels.number(compiled, call, kernel, launch, aligned)
+        return [number, list(bound.grid), arguments, bound.nanoseconds, list(waits)]
+
+    def _where(self, address: int) -> list[int]:
+        """Return the block that an address is in, and how far from its start."""
+        for number, (storage, _) in enumerate(self.blocks):
+            if storage.address <= address <= storage.address + storage.nbytes:
+                return [number, address - storage.address]
+        raise PlanError(f"save: a launch touches the program's memory. Got the address {address:#x}.")
+
+    def _block(self, storage: Storage, kind: str) -> int:
+        for number, (known, _) in enumerate(self.blocks):
+            if known is storage:
+                return number
+        self.blocks.append((storage, kind))
+        return len(self.blocks) - 1
+
+    def _place(self, place: Place, kind: str) -> list[int]:
+        return [self._block(place.storage, kind), place.offset, place.nbytes]
+
+    # ---- what memory holds
+
+    def fills(self, programs: Mapping[str, Program]) -> list[dict[str, Any]]:
+        """Return what the blocks of weights begin with: bytes of the bundle or of other files, or made from those."""
+        if not self._files:
+            return [
+                {
+                    "block": number,
+                    "offset": 0,
+                    "nbytes": storage.nbytes,
+                    "at": self._store(storage.address, storage.nbytes),
+                }
+                for number, (storage, kind) in enumerate(self.blocks)
+                if kind == "weights" and storage.nbytes
+            ]
+        found: list[dict[str, Any]] = []
+        done: set[tuple[int, int]] = set()
+        for program in programs.values():
+            new = list(self._named(program, done))
+            found += [self._referred(program, index, name) for index, name in new if not name.startswith("folded.")]
+            found += self._constants(program, done)
+            folded = {int(name.partition(".")[2]): index for index, name in new if name.startswith("folded.")}
+            if folded:
+                found += self._folded(program, folded)
+        return found
+
+    def _named(self, program: Program, done: set[tuple[int, int]]) -> Iterator[tuple[int, str]]:
+        """Yield (buffer, name) of the weights that no program before has filled."""
+        for index, buffer in program.plan.graph.of_kind("weight"):
+            key = self._key(program, index)
+            if key is not None and key not in done:
+                done.add(key)
+                yield index, buffer.name
+
+    def _key(self, program: Program, index: int) -> tuple[int, int] | None:
+        place = program.places[index]
+        return (self._block(place.storage, "weights"), place.offset) if place is not None and place.nbytes else None
+
+    def _constants(self, program: Program, done: set[tuple[int, int]]) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for index, _ in program.plan.graph.of_kind("constant"):
+            key = self._key(program, index)
+            if key is not None and key not in done:
+                done.add(key)
+                found.append(self._copied(program, index))
+        return found
+
+    def _copied(self, program: Program, index: int) -> dict[str, Any]:
+        """Return the fill of a buffer whose bytes the bundle has."""
+        place = _held(program, index)
+        block = self._block(place.storage, "weights")
+        at = self._store(place.address, place.nbytes)
+        return {"block": block, "offset": place.offset, "nbytes": place.nbytes, "at": at}
+
+    def _referred(self, program: Program, index: int, name: str) -> dict[str, Any]:
+        """Return the fill of a weight that lies in a file as it is."""
+        number, at = self._tensor(name, spec_of(program.plan.graph.buffers[index]))
+        place = _held(program, index)
+        if _bytes(self._files[number].array(name)) != self._read(place.address, place.nbytes):
+            raise ArgumentError(
+                f"save: {self._files[number].path} has the weights. Weight {name} has other values there."
+            )
+        block = self._block(place.storage, "weights")
+        return {"block": block, "offset": place.offset, "nbytes": place.nbytes, "reference": number, "at": at}
+
+    def _folded(self, program: Program, folded: Mapping[int, int]) -> list[dict[str, Any]]:
+        """Return the fills of what is made from weights: how it is made, and where each result goes."""
+        prologue = program.plan.prologue
+        if prologue is None:
+            raise PlanError(f"{program.name}: a plan without prologue has no folded weights.")
+        buffers = [self._source(buffer) for buffer in prologue.buffers]
+        launches = [x for node in prologue.nodes for x in self._steps(node, program.plan.target, buffers)]
+        wanted = [prologue.outputs[number].buffer for number in folded]
+        kernels = [self._device.backend.load(compiled, self._device.index) for compiled in self._kernels.compiled]
+        results: list[list[int]] = []
+        for buffer, storage in fold(self._device, kernels, buffers, launches, wanted, self._given):
+            for number, index in folded.items():
+                ref, place = prologue.outputs[number], _held(program, index)
+                start = ref.offset * bits(ref.spec.dtype) // 8
+                # What is laid out or rounded otherwise than by these launches is kept as it is.
+                if ref.buffer != buffer or not ref.spec.is_contiguous:
+                    continue
+                if self._read(storage.address + start, place.nbytes) == self._read(place.address, place.nbytes):
+                    block = self._block(place.storage, "weights")
+                    results.append([buffer, start, place.nbytes, block, place.offset])
+        made = {(block, offset) for *_, block, offset in results}
+        rest = [self._copied(program, i) for i in folded.values() if self._key(program, i) not in made]
+        return [*rest, {"buffers": buffers, "launches": launches, "results": results}] if results else rest
+
+    def _source(self, buffer: GraphBuffer) -> dict[str, Any]:
+        """Return the size of a buffer of a prologue, and where its value comes from."""
+        if buffer.kind == "input":
+            number, at = self._tensor(buffer.name, spec_of(buffer))
+            self._sources[number, at] = buffer.name
+            return {"nbytes": buffer.nbytes, "reference": number, "at": at}
+        if buffer.value is not None:
+            value = np.ascontiguousarray(buffer.value).tobytes()
+            self.stored.append((0, len(value), value))
+            return {"nbytes": buffer.nbytes, "at": self._advance(len(value))}
+        return {"nbytes": buffer.nbytes}
+
+    def _steps(self, node: Node, target: Target, buffers: list[dict[str, Any]]) -> Iterator[list[Any]]:
+        """Yield the launches of a node of a prologue; workspace becomes more buffers."""
+        call = node.call(target)
+        kernel = call.op.kernel(call)
+        spare = {b.name: len(buffers) + i for i, b in enumerate(kernel.cost(call).buffers)}
+        buffers += ({"nbytes": b.nbytes} for b in kernel.cost(call).buffers)
+
+        def where(pointer: Pointer, more: int) -> list[int]:
+            if pointer.role == "workspace":
+                return [spare[str(pointer.key)], more]
+            ref = node.operands[str(pointer.key)] if pointer.role == "input" else node.outputs[int(pointer.key)]
+            return [ref.buffer, ref.offset * bits(ref.spec.dtype) // 8 + more]
+
+        def aligned(pointer: Pointer) -> bool:
+            return where(pointer, 0)[1] % 16 == 0
+
+        launches, backend, index = kernel.launch(call), self._device.backend, self._device.index
+        ready = prepare(call, kernel, launches, backend, index, bake=True, aligned=aligned)
+        for launch, each in zip(launches, ready, strict=True):
+            marks = {p: aligned(p) for p in launch.arguments.values() if isinstance(p, Pointer)}
+            number = self._kernels.number(each.kernel.compiled, call, kernel.name, launch, marks)
+            slots = zip(each.slots, each.offsets, strict=True)
+            arguments = [where(slot, more) if isinstance(slot, Pointer) else slot for slot, more in slots]
+            yield [number, list(each.grid), arguments, each.nanoseconds]
+
+    def _given(self, buffer: Mapping[str, Any]) -> memoryview | None:
+        if "reference" in buffer:
+            number = buffer["reference"]
+            return _bytes(self._files[number].array(self._sources[number, buffer["at"]]))
+        if "at" in buffer:
+            return memoryview(next(value for at, value in self._values() if at == buffer["at"]))
+        return None
+
+    def _tensor(self, name: str, spec: Spec) -> tuple[int, int]:
+        """Return the number of the file that has a weight, and where it begins there."""
+        for number, file in enumerate(self._files):
+            if name in file:
+                dtype, shape = file.spec(name)
+                if shape != spec.shape:
+                    raise ShapeError(f"save: weight {name} has shape {spec.shape}. Got {shape} in {file.path}.")
+                if dtype != spec.dtype:
+                    raise DtypeError(f"save: weight {name} is {spec.dtype}. Got {dtype} in {file.path}.")
+                return number, file.place(name)[0]
+        told = ", ".join(str(file.path) for file in self._files)
+        raise ArgumentError(f"save: the safetensors files have every weight. Got none called {name!r} in {told}.")
+
+    def _read(self, address: int, nbytes: int) -> memoryview:
+        """Return bytes of the device's memory, copied."""
+        found = np.empty(nbytes, np.uint8)
+        if nbytes:
+            self._memory.copy_out(found.data, address)
+        return found.data
+
+    def _store(self, address: int, nbytes: int) -> int:
+        """Have bytes of the device copied into the bundle; return where they will be in its file."""
+        self.stored.append((address, nbytes, b""))
+        return self._advance(nbytes)
+
+    def _advance(self, nbytes: int) -> int:
+        at = self._end
+        self._end += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        return at
+
+    def _values(self) -> Iterator[tuple[int, bytes]]:
+        """Yield (place in the file, value) of what is stored and lies in no program's memory."""
+        at = 0
+        for _, nbytes, value in self.stored:
+            if value:
+                yield at, value
+            at += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+    def stored_bytes(self) -> Iterator[memoryview]:
+        """Yield the bytes of the bundle's file of weights."""
+        for address, nbytes, value in self.stored:
+            if value:
+                yield memoryview(value)
+            else:
+                for start in range(0, nbytes, _PIECE):
+                    yield self._read(address + start, min(_PIECE, nbytes - start))
+            yield memoryview(bytes(-nbytes % _ALIGNMENT))
+
+    # ---- kernels
+
+    def write_kernels(self, writer: BundleWriter, targets: Sequence[Target | str], own: Target) -> list[dict[str, Any]]:
+        """Write the kernels of each target; return what the targets are."""
+        backend = self._device.backend
+        further = [_target(target, own) for target in targets]
+        found: list[dict[str, Any]] = []
+        for target in (own, *further):
+            compiled = self._kernels.compiled if target is own else self._kernels.compile(backend, target)
+            runtime = getattr(backend, "runtime", None)
+            loops = [runtime(target.arch)] if runtime is not None else []
+            file = f"{len(found)}-{target.backend}-{target.arch}.kernels"
+            writer.add(file, _kernel_file([*compiled, *loops]))
+            about = {"arch": target.arch, "features": sorted(target.features), "kernels": file}
+            found.append({**about, "loops": len(loops)})
+        return found
+
+
+def _target(target: Target | str, own: Target) -> Target:
+    found = target if isinstance(target, Target) else Target(own.backend, target, frozenset(), own.facts)
+    if found.backend != own.backend:
+        raise ArgumentError(f"save: further targets are of {own.backend!r}. Got one of {found.backend!r}.")
+    return found
+
+
+def _kernel_file(kernels: Sequence[Compiled]) -> list[bytes]:
+    heads = [
+        {"name": k.name, "nbytes": len(k.binary), "parameters": k.parameters, "metadata": dict(k.metadata)}
+        for k in kernels
+    ]
+    head = json.dumps(heads, separators=(",", ":")).encode()
+    return [struct.pack("<Q", len(head)), head, *(k.binary for k in kernels)]
+
+
+def _held(program: Program, index: int) -> Place:
+    place = program.places[index]
+    if place is None:
+        raise PlanError(f"{program.name}: buffer {index} has no place.")
+    return place
+
+
+def _spec(spec: Spec) -> list[Any]:
+    return [list(spec.shape), spec.dtype, list(spec.strides)]
+
+
+def _bytes(array: Any) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
