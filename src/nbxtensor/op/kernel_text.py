@@ -136,6 +136,10 @@ class KernelText:
                 self.line(f"pid = pid // {text}")
         return programs
 
+    def repeat(self, times: int) -> None:
+        """Count ``times`` more of what a program does one after another."""
+        self.rounds += times
+
     def launch(self, programs: int, *, warps: int = 4) -> Launch:
         """Return the launch of the finished kernel."""
         parameters = [*self.arguments, *self._sizes, *(f"{name}: tl.constexpr" for name in self.constants)]

@@ -110,7 +110,7 @@ class RowText(KernelText):
             self._bounds()
             yield
         else:
-            self.rounds += -(-self.extent // self.length)
+            self.repeat(-(-self.extent // self.length))
             with self.block(f"for start in range(0, {self.size('n', self.extent)}, LENGTH):"):
                 self.line(f"along = (start + tl.arange(0, LENGTH)){spread}{self.long}")
                 self._bounds()

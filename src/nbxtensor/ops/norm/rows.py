@@ -102,7 +102,7 @@ def _launch(call: Call, *, centred: bool) -> Launch:
     text.arguments |= {pointer: call.input(name) for pointer, name in affine}
     text.arguments["eps"] = Number(float(call.params["eps"]), compute)
     text.begin()
-    text.rounds += 2 if centred else 1  # sums over the rows
+    text.repeat(2 if centred else 1)  # sums over the rows
     count, dim = text.size("n", text.extent), text.dim
     away = "v - mean" if centred else "v"
 

@@ -58,7 +58,7 @@ def _launch(call: Call) -> tuple[Launch, ...]:
     text.imports.append("from nbxtensor.ops.softmax import kernel as f")
     text.arguments |= {"o": call.output(), **prologue.arguments(call)}
     text.begin()
-    text.rounds += 2  # the largest, and the sum
+    text.repeat(2)  # the largest, and the sum
 
     def value() -> None:
         (result,) = text.compute(prologue.expression, list(prologue.pointers()))
