@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Block", "Fitter", "fitter"]
+__all__ = ["Block", "Fitter", "fitter", "largest"]
 
 Ints = npt.NDArray[np.int64]
+Offsets = Mapping[int, int]
 _SPARSE = 48  # overlaps per buffer up to which lists of neighbours beat a vectorised scan of everything placed
 
 
@@ -53,22 +55,39 @@ class Block:
         return np.searchsorted(moments, self.lower), np.searchsorted(moments, self.upper)
 
 
+def largest(values: Ints, begin: Ints, end: Ints) -> Ints:
+    """Return the largest of ``values[begin:end]`` for each pair, by a table of powers of two."""
+    level = np.frexp((end - begin).astype(np.float64))[1] - 1
+    table = [values]
+    for power in range(int(level.max(initial=0))):
+        half = 1 << power
+        table.append(np.maximum(table[-1][:-half], table[-1][half:]))
+    out = np.zeros(len(begin), np.int64)
+    for power, row in enumerate(table):
+        at = level == power
+        out[at] = np.maximum(row[begin[at]], row[end[at] - (1 << power)])
+    return out
+
+
 class Fitter(Protocol):
     """Places buffers one after the other.
 
     Attributes:
-        work: Buffers one pass looks at, and some for each buffer it places.
+        work: Buffers one pass looks at, and some for each buffer it places: about 0.3 us each.
     """
 
     work: int
 
-    def __call__(self, order: Iterable[int], ceiling: int, *, tight: bool) -> tuple[list[int], int] | None:
-        """Return the offset of every buffer and the highest end.
+    def __call__(
+        self, order: Iterable[int], ceiling: int, *, tight: bool, fixed: Offsets = MappingProxyType({})
+    ) -> tuple[list[int], int] | None:
+        """Return the offset of every buffer and the highest end of those it placed.
 
         Args:
-            order: Every buffer, in the order in which they are placed.
+            order: Every buffer that is not fixed, in the order in which they are placed.
             ceiling: Stop, and return None, as soon as a buffer ends above it.
             tight: Whether a buffer goes into the smallest gap that holds it, or else into the lowest one.
+            fixed: Where buffers lie that are placed already.
         """
         ...
 
@@ -94,9 +113,13 @@ class _ByNeighbours:
             for other in range(one + 1, end):
                 self._neighbours[other].append(one)
 
-    def __call__(self, order: Iterable[int], ceiling: int, *, tight: bool) -> tuple[list[int], int] | None:
+    def __call__(
+        self, order: Iterable[int], ceiling: int, *, tight: bool, fixed: Offsets = MappingProxyType({})
+    ) -> tuple[list[int], int] | None:
         size, neighbours, alignment, uniform = self._size, self._neighbours, self._alignment, self._uniform
         spans: list[tuple[int, int] | None] = [None] * len(size)
+        for one, offset in fixed.items():
+            spans[one] = (offset, offset + size[one])
         peak = 0
         for one in order:
             wanted = size[one]
@@ -126,16 +149,21 @@ class _ByScan:
     """Each buffer looks at everything placed, kept in order of offset."""
 
     def __init__(self, block: Block) -> None:
-        self.work = len(block) * (len(block) // 32 + 64)  # a vector of 32 costs as much as one in a list
+        self.work = len(block) * (len(block) // 250 + 50)  # a vector of 250 costs as much as one in a list
         self._block = block
 
-    def __call__(self, order: Iterable[int], ceiling: int, *, tight: bool) -> tuple[list[int], int] | None:
+    def __call__(
+        self, order: Iterable[int], ceiling: int, *, tight: bool, fixed: Offsets = MappingProxyType({})
+    ) -> tuple[list[int], int] | None:
         lower, upper = self._block.lower.tolist(), self._block.upper.tolist()
         size, alignment = self._block.size.tolist(), self._block.alignment.tolist()
         offsets = [0] * len(size)
         placed: Ints = np.zeros((4, len(size)), np.int64)  # start, end, lower, upper of each, by start
+        for count, (one, offset) in enumerate(sorted(fixed.items(), key=lambda item: item[1])):
+            offsets[one] = offset
+            placed[:, count] = offset, offset + size[one], lower[one], upper[one]
         peak = 0
-        for count, one in enumerate(order):
+        for count, one in enumerate(order, start=len(fixed)):
             wanted, step = size[one], alignment[one]
             start, end, first, last = placed[:, :count]
             seen = (first < upper[one]) & (last > lower[one])

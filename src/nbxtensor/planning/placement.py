@@ -1,24 +1,32 @@
-"""Offsets for buffers with known lifetimes: exact reductions, then a portfolio of best fits."""
+"""Offsets for buffers with known lifetimes: exact reductions, best fits in several orders, then exact search."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle, islice
 
 import numpy as np
 import numpy.typing as npt
 
 from nbxtensor.errors import PlanError
-from nbxtensor.planning.fitting import Block, fitter
+from nbxtensor.planning.fitting import Block
 from nbxtensor.planning.lifetimes import Lifetime
+from nbxtensor.planning.portfolio import NO_CEILING, Found, fit
+from nbxtensor.planning.restarts import Budget, search
+from nbxtensor.planning.windows import fit_windows
 
-__all__ = ["Placement", "lower_bound", "place"]
+__all__ = ["STEPS", "Placement", "lower_bound", "place"]
 
 Ints = npt.NDArray[np.int64]
+STEPS = 4000
+"""Steps of exact search that `place` takes at most if nothing else is said: some tenths of a second."""
 _REPAIRS = 96  # passes of repair, for parts that no plain order solves
-_NO_CEILING = int(np.iinfo(np.int64).max)
-_WORK = 5_000_000  # overlaps that all repairs of a part may look at: a second or so
+_WORK = 16_000_000  # buffers that all passes over a part may look at: some seconds
+_AFTER_WINDOWS = 1_500_000  # the same, where windows have been placed already
+_MANY = 2000  # buffers from which on windows of time are worth cutting
+_AT_TARGET, _AT_OTHERS = 0.5, 0.25  # of the steps left, for a search at the target, and at each ceiling above it
+_SEARCHED = 1500  # buffers that are searched together, at most: a search has tables of who meets whom
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +38,24 @@ class Placement:
         peak: Bytes the block needs; every size counts rounded up to its alignment.
         lower_bound: Most bytes in use at one moment, rounded likewise: no placement needs less.
         algorithm: What found the placement of the part that needs most.
+        proven: Bytes that no placement needs less than: the lower bound, or more where searching has ruled that out.
     """
 
     offsets: Mapping[str, int]
     peak: int
     lower_bound: int
     algorithm: str
+    proven: int = 0
 
     @property
     def ratio(self) -> float:
         """Peak over lower bound; 1.0 is perfect."""
         return self.peak / self.lower_bound if self.lower_bound else 1.0
+
+    @property
+    def gap(self) -> int:
+        """Bytes by which the peak may be above that of the best placement; 0: there is no better one."""
+        return self.peak - max(self.proven, self.lower_bound)
 
 
 def lower_bound(lifetimes: Iterable[Lifetime]) -> int:
@@ -49,23 +64,26 @@ def lower_bound(lifetimes: Iterable[Lifetime]) -> int:
     >>> lower_bound([Lifetime("a", 0, 2, 100), Lifetime("b", 1, 3, 60), Lifetime("c", 2, 4, 90)])
     160
     """
-    changes: dict[int, int] = {}
-    for x in lifetimes:
-        changes[x.lower] = changes.get(x.lower, 0) + x.nbytes
-        changes[x.upper] = changes.get(x.upper, 0) - x.nbytes
-    peak = live = 0
-    for moment in sorted(changes):
-        live += changes[moment]
-        peak = max(peak, live)
-    return peak
+    kept = list(lifetimes)
+    return int(_block(kept).live().max()) if kept else 0
 
 
-def place(lifetimes: Iterable[Lifetime]) -> Placement:
+def place(
+    lifetimes: Iterable[Lifetime], *, goal: int = 0, steps: int = STEPS, seconds: float | None = None
+) -> Placement:
     """Return offsets such that no two buffers in use at the same time share a byte.
 
     Two reductions lose nothing: buffers that live as long as everything around them go to the bottom, and what no
     buffer's life connects is placed apart. What remains is placed by best fit in several orders, the first that
-    reaches the lower bound is taken, and else the best. The result does not depend on the order of ``lifetimes``.
+    reaches the lower bound is taken. Where none does, an exact search looks for a placement at the lower bound, and
+    then, by halving the gap, for the lowest one it finds within its steps. The result depends on neither the order
+    of ``lifetimes`` nor, unless ``seconds`` end first, the machine.
+
+    Args:
+        lifetimes: What is in use, and when.
+        goal: Bytes that are good enough: nothing better is looked for once a placement needs no more.
+        steps: Most steps of exact search, tens of microseconds each.
+        seconds: Most seconds for searching, counted from the call; None: the steps alone count.
 
     Raises:
         PlanError: Two lifetimes have one id, or all together take more bytes than an address counts.
@@ -74,26 +92,59 @@ def place(lifetimes: Iterable[Lifetime]) -> Placement:
     >>> found.peak, found.ratio
     (160, 1.0)
     """
-    kept = sorted(lifetimes, key=lambda x: (x.lower, x.upper, x.size, x.alignment, x.id))
-    if len({x.id for x in kept}) != len(kept):
-        raise PlanError(f"place: an id names one lifetime. Got {len(kept)} lifetimes, not all of distinct ids.")
-    if (total := sum(x.nbytes for x in kept)) > _NO_CEILING // 2:
+    budget = Budget(steps, None if seconds is None else time.monotonic() + seconds)
+    given = list(lifetimes)
+    if len({x.id for x in given}) != len(given):
+        raise PlanError(f"place: an id names one lifetime. Got {len(given)} lifetimes, not all of distinct ids.")
+    if (total := sum(x.nbytes for x in given)) > NO_CEILING // 2:
         raise PlanError(
-            f"place: offsets are 63 bits wide. Got {total} bytes of buffers. {_NO_CEILING // 2} are accepted."
+            f"place: offsets are 63 bits wide. Got {total} bytes of buffers. {NO_CEILING // 2} are accepted."
         )
-    bound = lower_bound(kept)
-    rows = [(x.lower, x.upper, x.nbytes, x.alignment) for x in kept]
-    block = Block(*np.array(rows, np.int64).reshape(-1, 4).T.copy())
-    offsets = np.zeros(len(kept), np.int64)
+    if not given:
+        return Placement({}, 0, 0, "stacking")
+    block = _block(given)
+    order = _in_order(block, given)
+    ids = [given[i].id for i in order.tolist()]
+    block = block.take(order)
+    bound = proven = int(block.live().max())
+    offsets = np.zeros(len(block), np.int64)
     peak, algorithm = 0, "stacking"
-    parts = [(int(block.take(i).live().max()) + base, i, base) for i, base in _parts(block, offsets)]
-    for _, index, base in sorted(parts, key=lambda part: -part[0]):
-        found, end, name = _solve(block.take(index), max(bound, peak) - base)
-        offsets[index] = found + base
-        if end + base > peak:
-            peak, algorithm = end + base, name
-    peak = max(peak, int((offsets + block.size).max(initial=0)))
-    return Placement({x.id: int(o) for x, o in zip(kept, offsets, strict=True)}, peak, bound, algorithm)
+    reduced = [(index, base, int(block.take(index).live().max())) for index, base in _parts(block, offsets)]
+    for index, base, load in sorted(reduced, key=lambda part: -part[2] - part[1]):
+        part = block.take(index)
+        target = max(bound, peak, goal) - base
+        found, at_least = _search(part, _fit(part, target, budget), target, load, budget)
+        offsets[index] = found.offsets + base
+        proven = max(proven, at_least + base)
+        if found.peak + base > peak:
+            peak, algorithm = found.peak + base, found.algorithm
+    peak = max(peak, int((offsets + block.size).max()))
+    return Placement(dict(zip(ids, offsets.tolist(), strict=True)), peak, bound, algorithm, proven)
+
+
+def _block(lifetimes: Sequence[Lifetime]) -> Block:
+    """Return the lifetimes as arrays, in the order given."""
+    rows = [(x.lower, x.upper, x.size, x.alignment) for x in lifetimes]
+    lower, upper, size, alignment = np.array(rows, np.int64).reshape(-1, 4).T.copy()
+    return Block(lower, upper, -(-size // alignment) * alignment, alignment)
+
+
+def _in_order(block: Block, lifetimes: Sequence[Lifetime]) -> npt.NDArray[np.intp]:
+    """Return an order of the buffers that does not depend on the one they were given in."""
+    keys = (block.alignment, block.size, block.upper, block.lower)
+    order = np.lexsort(keys)
+    rows = np.stack(keys)[:, order]
+    same = (rows[:, 1:] == rows[:, :-1]).all(0)
+    for begin, end in _runs(same):
+        order[begin:end] = sorted(order[begin:end].tolist(), key=lambda i: lifetimes[i].id)
+    return order
+
+
+def _runs(same: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Yield where runs of equal neighbours begin and end; ``same`` says which are equal to the next one."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]]).astype(np.int8)))
+    for begin, end in edges.reshape(-1, 2).tolist():
+        yield begin, end + 1
 
 
 def _parts(block: Block, offsets: Ints) -> Iterator[tuple[npt.NDArray[np.intp], int]]:
@@ -124,60 +175,35 @@ def _aligned(offset: int, alignment: int) -> int:
     return -(-offset // alignment) * alignment
 
 
-def _solve(block: Block, target: int) -> tuple[Ints, int, str]:
-    """Return (offsets, peak, algorithm) of the first pass that ends by ``target``, or else of the best one.
+def _fit(block: Block, target: int, budget: Budget) -> Found:
+    """Return a placement by best fit: window by window where there are many buffers, else in every order."""
+    found = fit_windows(block, target, budget) if len(block) >= _MANY else None
+    if found is None:
+        return fit(block, target, repairs=_REPAIRS, work=_WORK)
+    if found.peak <= target or len(block) > _AFTER_WINDOWS // 10:
+        return found
+    other = fit(block, target, repairs=_REPAIRS, work=_AFTER_WINDOWS)
+    return other if other.peak <= found.peak else found
 
-    First comes each order of the portfolio. Then they are repaired in turn, again and again: what ended above the
-    target goes first in the next pass, so that what is hard to place finds room early.
+
+def _search(block: Block, found: Found, target: int, load: int, budget: Budget) -> tuple[Found, int]:
+    """Search for a placement that ends by the target, or else below the one found.
+
+    Returns:
+        The best placement, and the bytes that none needs less than.
     """
-    fit = fitter(block)
-    orders = dict(_orders(block))
-    best: list[int] = []
-    peak, algorithm = _NO_CEILING, ""
-    for name, order in orders.items():
-        for tight, kind in ((True, "best fit"), (False, "first fit")):
-            found = fit(order, peak - 1, tight=tight)
-            if found is not None:
-                (best, peak), algorithm = found, f"{kind} by {name}"
-            if peak <= target:
-                return np.array(best, np.int64), peak, algorithm
-    for name in islice(cycle(orders), min(_REPAIRS, _WORK // fit.work)):
-        offsets, end = fit(orders[name], _NO_CEILING, tight=True) or (best, peak)
-        if end < peak:
-            best, peak, algorithm = offsets, end, f"best fit by {name}, repaired"
-        if peak <= target:
-            break
-        late = np.array(offsets, np.int64) + block.size > target
-        orders[name] = sorted(orders[name], key=(~late).tolist().__getitem__)
-    return np.array(best, np.int64), peak, algorithm
-
-
-def _orders(block: Block) -> Iterator[tuple[str, list[int]]]:
-    """Yield the orders of the portfolio, each by one rule; ties go to the larger, then to the earlier buffer."""
-    size, length = block.size, block.upper - block.lower
-    begin, end = block.slots()
-    breadth = _largest(block.live(), begin, end)
-    rules: dict[str, tuple[Ints, ...]] = {
-        "size": (-size, -length),
-        "breadth": (-breadth, -size, -length),
-        "length": (-length, -size),
-        "area": (-(size * length), -size),
-        "start": (block.lower, -size, -length),
-        "end": (-block.upper, -size, -length),
-    }
-    for name, keys in rules.items():
-        yield name, np.lexsort(keys[::-1]).tolist()
-
-
-def _largest(values: Ints, begin: Ints, end: Ints) -> Ints:
-    """Return the largest of ``values[begin:end]`` for each pair, by a table of powers of two."""
-    level = np.frexp((end - begin).astype(np.float64))[1] - 1
-    table = [values]
-    for power in range(int(level.max(initial=0))):
-        half = 1 << power
-        table.append(np.maximum(table[-1][:-half], table[-1][half:]))
-    out = np.zeros(len(begin), np.int64)
-    for power, row in enumerate(table):
-        at = level == power
-        out[at] = np.maximum(row[begin[at]], row[end[at] - (1 << power)])
-    return out
+    least = load
+    if found.peak <= target or len(block) > _SEARCHED:
+        return found, least
+    unit = int(np.gcd.reduce(np.concatenate([block.size, block.alignment])))
+    failing, ceiling, share = target - unit, target, _AT_TARGET
+    while failing < ceiling < found.peak and budget:
+        outcome = search(block, ceiling, budget.part(share))
+        if outcome.offsets is not None:
+            peak = int((outcome.offsets + block.size).max())
+            found = Found(outcome.offsets, peak, f"search by {outcome.rule}")
+        else:
+            failing = ceiling
+            least = max(least, (ceiling // unit + 1) * unit if outcome.proven else 0)
+        ceiling, share = max(target, (failing + found.peak) // 2 // unit * unit), _AT_OTHERS
+    return found, least
