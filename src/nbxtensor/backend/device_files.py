@@ -9,8 +9,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import yaml
-
 from nbxtensor.backend.device_schema import check, leaves, sources_of
 from nbxtensor.errors import FormatError, MissingFactError
 
@@ -109,6 +107,8 @@ def source(vendor: str, name: str, path: str) -> str:
 def _description(vendor: str, name: str) -> dict[str, Any]:
     if name not in names(vendor):
         raise MissingFactError(f"the device {vendor} {name!r}", f"Device files of it: {', '.join(names(vendor))}.")
+    import yaml  # longer to import than a program to load
+
     where = f"devices/{vendor}/{name}.yml"
     description = yaml.safe_load((_FOLDER / vendor / f"{name}.yml").read_text(encoding="utf-8"))
     check(description, where=where)

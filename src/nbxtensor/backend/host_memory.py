@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +69,8 @@ def _macos() -> MemoryState:
     total = sysctl.integer("hw.memsize")
     if total is None:
         raise MissingFactError("the host's memory", "It is read from sysctl hw.memsize on macOS.")
+    import subprocess
+
     report = subprocess.run(["/usr/bin/vm_stat"], capture_output=True, text=True, check=True).stdout
     return MemoryState(total, min(vm_stat_available(report), total), "sysctl hw.memsize, vm_stat")
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
-import importlib.metadata
-import platform
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
-
-import yaml
 
 from nbxtensor.backend.device_names import arch_string
 from nbxtensor.settings import cache_directory
@@ -27,6 +22,8 @@ def kept_path(device: str) -> Path:
 
 def kept_facts(device: str, about: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the facts that `keep_facts` kept for ``device`` with the same ``about``; empty when there are none."""
+    import yaml  # with what keeping takes, longer to import than a program to load
+
     try:
         document = yaml.safe_load(kept_path(device).read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError):
@@ -50,6 +47,12 @@ def keep_facts(device: str, about: Mapping[str, Any], facts: Mapping[str, Any]) 
     Raises:
         OSError: The cache directory cannot be written.
     """
+    import datetime
+    import importlib.metadata
+    import platform
+
+    import yaml
+
     document = {
         "format": _FORMAT,
         **about,

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import struct
-import tempfile
 import warnings
 from pathlib import Path
 
@@ -68,6 +67,8 @@ class KernelCache:
 
 
 def _replace(path: Path, data: bytes) -> None:
+    import tempfile  # only who compiles pays for it
+
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import importlib
 import importlib.abc
-import importlib.metadata
 import importlib.util
 import json
 import linecache
@@ -190,6 +189,8 @@ def _generated(text: str) -> ModuleType:
 
 @functools.cache
 def _versions() -> tuple[str, str]:
+    import importlib.metadata
+
     try:
         return importlib.metadata.version("triton"), importlib.metadata.version("nbxtensor")
     except importlib.metadata.PackageNotFoundError as error:

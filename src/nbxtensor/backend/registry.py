@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
+import importlib
 import re
+from typing import TYPE_CHECKING
 
 from nbxtensor.backend.contract import Backend
 from nbxtensor.errors import ArgumentError, MissingFactError
 
 __all__ = ["GROUP", "backend", "installed", "parse_device"]
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 GROUP = "nbxtensor.backends"
 """Entry-point group: a package offers a backend by naming a module there that has a function ``backend()``."""
 
+# The library's own, which it offers as entry points too: to look through all installed packages takes longer.
+_OWN = ("cpu", "cuda", "null")
 _DEVICE = re.compile(r"([a-z][a-z0-9_]*)(?::(0|[1-9][0-9]*))?")
 
 
 @functools.cache
-def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
-    found: dict[str, importlib.metadata.EntryPoint] = {}
+def _entry_points() -> dict[str, EntryPoint]:
+    import importlib.metadata
+
+    found: dict[str, EntryPoint] = {}
     for point in importlib.metadata.entry_points(group=GROUP):
         other = found.setdefault(point.name, point)
         if other.value != point.value:
@@ -49,6 +57,8 @@ def backend(name: str) -> Backend:
     >>> backend("null").name
     'null'
     """
+    if name in _OWN:
+        return importlib.import_module(f"nbxtensor.backend.{name}").backend()
     if name not in _entry_points():
         raise MissingFactError(
             f"backend {name!r}",

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from nbxtensor import shape as shapes
 from nbxtensor.errors import ArgumentError, ShapeError
 from nbxtensor.op import Spec
-from nbxtensor.ops.layout.op import concat
+from nbxtensor.ops.deferred import Deferred
 from nbxtensor.tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    from nbxtensor.ops.layout import op as copies
+else:
+    copies = Deferred("nbxtensor.ops.layout.op")
 
 __all__ = [
     "broadcast_arrays",
@@ -109,7 +115,7 @@ def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
     if any(a.shape != arrays[0].shape for a in arrays):
         raise ShapeError(f"stack: arrays of one shape. Got {[a.shape for a in arrays]}.")
     place = shapes.normalize_axis(axis, arrays[0].ndim + 1, op="stack")
-    return concat([a.unsqueeze(place) for a in arrays], axis=place)
+    return copies.concat([a.unsqueeze(place) for a in arrays], axis=place)
 
 
 def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
@@ -195,5 +201,5 @@ def roll(x: Tensor, /, shift: Axes, *, axis: Axes | None = None) -> Tensor:
         extent = result.shape[place]
         cut = -by % extent if extent else 0
         if cut:
-            result = concat([result.narrow(place, cut, extent - cut), result.narrow(place, 0, cut)], axis=place)
+            result = copies.concat([result.narrow(place, cut, extent - cut), result.narrow(place, 0, cut)], axis=place)
     return result if result is not x else x.copy()

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbxtensor.ops.matmul import op as products
-from nbxtensor.ops.pointwise import arithmetic, comparison, selection
-from nbxtensor.ops.reduce import op as reductions
+from nbxtensor.ops.deferred import Deferred
 
 if TYPE_CHECKING:
+    from nbxtensor.ops.matmul import op as products
+    from nbxtensor.ops.pointwise import arithmetic, comparison, selection
+    from nbxtensor.ops.reduce import op as reductions
     from nbxtensor.tensor.tensor import Tensor
+else:
+    products = Deferred("nbxtensor.ops.matmul.op")
+    arithmetic, comparison, selection = (
+        Deferred(f"nbxtensor.ops.pointwise.{name}") for name in ("arithmetic", "comparison", "selection")
+    )
+    reductions = Deferred("nbxtensor.ops.reduce.op")
 
 __all__ = ["Operators"]
 

@@ -20,7 +20,7 @@ from nbxtensor.errors import (
 )
 from nbxtensor.memory.allocator import Storage
 from nbxtensor.op import Array, Op, Place, Spec
-from nbxtensor.ops.layout import op as copies
+from nbxtensor.ops.deferred import Deferred
 from nbxtensor.run import ALIGNED_NBYTES, Device, Layout, Ready, layout, ready
 from nbxtensor.run import device as open_device
 from nbxtensor.settings import settings
@@ -29,6 +29,10 @@ from nbxtensor.tensor.values import Values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from nbxtensor.ops.layout import op as copies
+else:
+    copies = Deferred("nbxtensor.ops.layout.op")
 
 __all__ = ["Symbol", "Tensor"]
 

@@ -25,13 +25,6 @@ from nbxtensor.backend.cpu.team import Scratch, Team
 from nbxtensor.backend.cpu.tile_unit import usable
 from nbxtensor.backend.forks import in_child
 from nbxtensor.backend.kernel_cache import KernelCache
-from nbxtensor.backend.kernel_source import (
-    constant_values,
-    early_start,
-    generator_digest,
-    kernel_function,
-    kernel_key,
-)
 from nbxtensor.backend.launch_order import predecessors
 from nbxtensor.errors import ArgumentError, MissingFactError, UnsupportedError
 from nbxtensor.op import Target
@@ -137,6 +130,8 @@ class CpuBackend:
         place = (repr(request), target.arch, target.features)
         found = self._compiled.get(place)
         if found is None:
+            from nbxtensor.backend.kernel_source import kernel_key  # a saved program never asks for a kernel
+
             key = kernel_key(request, target, GENERATOR)
             found = self._cache.read(key)
             if found is None:
@@ -247,6 +242,8 @@ class CpuBackend:
         Args:
             arch: The level they are for; left out, this processor's.
         """
+        from nbxtensor.backend.kernel_source import generator_digest
+
         text = runtime_text(futex=has_futex())
         arch = arch or levels.detect()
         key = hashlib.sha256("\n".join((text, arch, generator_digest(GENERATOR))).encode()).hexdigest()
@@ -294,6 +291,7 @@ def _unmarked(request: KernelRequest) -> KernelRequest:
 
 def _compile(request: KernelRequest, target: Target) -> Compiled:
     from nbxtensor.backend.cpu import codegen, frontend  # only a cold start pays for the code generator
+    from nbxtensor.backend.kernel_source import constant_values, early_start, kernel_function
 
     function = kernel_function(request)
     constants = constant_values(request) | early_start(function, device_has_it=False)

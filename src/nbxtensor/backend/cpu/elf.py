@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import functools
 import mmap
 import struct
@@ -87,8 +86,11 @@ def load(object: bytes) -> Module:
 def _library(name: str) -> ctypes.CDLL:
     # Asking where a library is starts other programs; the interpreter has most often loaded both.
     here = ctypes.CDLL(None)
-    known = hasattr(here, {"c": "mprotect", "m": "expm1"}[name])
-    return here if known else ctypes.CDLL(ctypes.util.find_library(name))
+    if hasattr(here, {"c": "mprotect", "m": "expm1"}[name]):
+        return here
+    from ctypes.util import find_library
+
+    return ctypes.CDLL(find_library(name))
 
 
 def _outside(symbol: str) -> int:

@@ -9,12 +9,15 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING
 
 from nbxtensor.backend.cpu import blas
 from nbxtensor.backend.cpu.cores import measured_cores
 from nbxtensor.errors import ArgumentError, SettingError
 from nbxtensor.settings import replace, settings
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 __all__ = ["Body", "Probe", "measured_threads", "parallel_for", "set_threads", "threads", "threshold"]
 
@@ -142,6 +145,8 @@ class _Workers:
         self._size = 0
 
     def submit(self, size: int, tasks: list[Callable[[], None]]) -> list[Future[None]]:
+        from concurrent.futures import ThreadPoolExecutor  # with logging: only who uses the pool pays
+
         with self._lock:
             if self._executor is None or self._size != size:
                 if self._executor is not None:
@@ -156,6 +161,8 @@ os.register_at_fork(after_in_child=_workers.forget)
 
 
 def _run_pieces(start: int, stop: int, body: Body, size: int) -> None:
+    from concurrent.futures import wait
+
     count = min(size, stop - start)
     bounds = [start + (stop - start) * index // count for index in range(count + 1)]
     with blas.region(size):
