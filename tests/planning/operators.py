@@ -119,7 +119,20 @@ def _cat_result(call):
     return Spec((sum(s.shape[0] for s in members), members[0].shape[1]), members[0].dtype)
 
 
-@declare(result=_cat_result, reference=np.concatenate, kernels=_plain("cat"), cases=())
+def _cat_parts(call):
+    places, start = {}, 0
+    for name, part in call.inputs.items():
+        places[name] = (start * call.outputs[0].strides[0], Spec(part.shape, part.dtype, call.outputs[0].strides))
+        start += part.shape[0]
+    return places
+
+
+@declare(
+    result=_cat_result,
+    reference=np.concatenate,
+    kernels=(Kernel("cat_kernel", _cost, _one_launch, parts=_cat_parts),),
+    cases=(),
+)
 def cat(tensors: list[Tensor]) -> Tensor:
     """Return the rows of all operands."""
 

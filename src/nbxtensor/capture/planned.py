@@ -9,7 +9,7 @@ from nbxtensor.memory import limit
 from nbxtensor.op import Target
 from nbxtensor.ops.layout.op import copy
 from nbxtensor.planning.graph import Graph
-from nbxtensor.planning.ordering import reorder
+from nbxtensor.planning.ordering import arrange
 from nbxtensor.planning.passes import compact, partition, remove_dead
 from nbxtensor.planning.plan import ALIGNMENT, Plan
 from nbxtensor.planning.plan import plan as place_graph
@@ -30,8 +30,8 @@ def plan(graph: Graph, *, device: str | Device | Target = "cpu", optimize: bool 
         device: Name of the device ("cpu"); or a target, for a plan that is priced and drawn but not loaded: the device
             need not be there.
         optimize: Whether pointwise nodes are fused, weights packed, results written over operands that die, new values
-            of states over the old ones, and nodes run in the order that needs least memory; False keeps the nodes as
-            traced, and copies new values at the end.
+            of states over the old ones, parts of joined values made where they end up, and nodes run in the order that
+            needs least memory; False keeps the nodes as traced, and copies new values at the end.
 
     Raises:
         ArgumentError: ``graph`` is no graph.
@@ -50,7 +50,7 @@ def plan(graph: Graph, *, device: str | Device | Target = "cpu", optimize: bool 
         found = pack(fuse(found), target)
     prologue, main = partition(found)
     main = settle(main, copy.op, target if optimize else None)
-    main = reorder(main, target, alignment=ALIGNMENT) if optimize else compact(main)
+    main = arrange(main, copy.op, target, alignment=ALIGNMENT) if optimize else compact(main)
     return place_graph(main, target, limit=limit(), prologue=prologue, loader=loader)
 
 

@@ -41,6 +41,9 @@ class Kernel:
         in_place: Index of each result that may lie exactly where the named operand does, every other operand
             elsewhere. Where it does (`Call.in_place`), what that operand held may be left as it is instead of copied;
             cost and launches may differ from those of a call into fresh memory.
+        parts: For a kernel that does nothing but copy its operands to places of result 0 that do not overlap and are
+            all of it: where each goes, by name, as (elements from the result's start, layout there). What makes an
+            operand may write it there itself.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Kernel:
     accepts: Callable[[Call], bool] | None = None
     kind: str = "triton"
     in_place: Mapping[int, str] = field(default_factory=dict[int, str], hash=False)
+    parts: Callable[[Call], Mapping[str, tuple[int, Spec]]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

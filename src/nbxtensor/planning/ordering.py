@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nbxtensor.op import Target
+from nbxtensor.op import Op, Target
 from nbxtensor.planning.alias import could_lie_on, in_place
 from nbxtensor.planning.graph import Graph
+from nbxtensor.planning.joining import join
 from nbxtensor.planning.lifetimes import graph_lifetimes
 from nbxtensor.planning.order import BUDGET, Task, dependencies, search
 from nbxtensor.planning.passes import compact
 from nbxtensor.planning.placement import lower_bound
 from nbxtensor.planning.steps import PlanStep, choose
 
-__all__ = ["reorder"]
+__all__ = ["arrange", "reorder"]
 
 
 def reorder(graph: Graph, target: Target, *, alignment: int, budget: int = BUDGET) -> Graph:
@@ -39,6 +40,27 @@ def reorder(graph: Graph, target: Target, *, alignment: int, budget: int = BUDGE
     ordered = replace(graph, nodes=tuple(graph.nodes[index] for index in found.order))
     ordered = compact(in_place(ordered, target))
     return ordered if _bound(ordered, target, alignment) < _bound(plain, target, alignment) else plain
+
+
+def arrange(graph: Graph, copy: Op, target: Target, *, alignment: int, budget: int = BUDGET) -> Graph:
+    """Return ``graph`` as `reorder` does, with parts of values made where they end up if that needs no more memory.
+
+    Args:
+        graph: The graph, its states settled.
+        copy: The op that copies its operand ``x``; see `joining.join`.
+        target: What it is planned for.
+        alignment: What sizes are rounded up to, in bytes.
+        budget: Steps that each search may take.
+
+    Raises:
+        UnsupportedError: No kernel serves a node.
+    """
+    plain = reorder(graph, target, alignment=alignment, budget=budget)
+    joined = join(graph, copy, target)
+    if joined is graph:
+        return plain
+    found = reorder(joined, target, alignment=alignment, budget=budget)
+    return found if _bound(found, target, alignment) <= _bound(plain, target, alignment) else plain
 
 
 def _tasks(graph: Graph, steps: tuple[PlanStep, ...], target: Target, alignment: int) -> tuple[list[int], list[Task]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,15 +105,22 @@ def _concat_result(call: Call) -> Spec:
     return Spec((*first.shape[:axis], total, *first.shape[axis + 1 :]), first.dtype)
 
 
-def _concat_launches(call: Call) -> tuple[Launch, ...]:
+def _concat_parts(call: Call) -> Mapping[str, tuple[int, Spec]]:
+    """Return where each array goes: (elements from the result's start, layout there)."""
     axis, out = _concat_axis(call), call.outputs[0]
-    launches: list[Launch] = []
+    places: dict[str, tuple[int, Spec]] = {}
     start = 0
     for name, part in call.inputs.items():
-        if part.numel:
-            region = Spec(part.shape, part.dtype, out.strides)
-            launches.extend(copy_launches(call, name, region, offset=start * out.strides[axis]))
+        places[name] = (start * out.strides[axis], Spec(part.shape, part.dtype, out.strides))
         start += part.shape[axis]
+    return places
+
+
+def _concat_launches(call: Call) -> tuple[Launch, ...]:
+    launches: list[Launch] = []
+    for name, (offset, region) in _concat_parts(call).items():
+        if region.numel:
+            launches.extend(copy_launches(call, name, region, offset=offset))
     return tuple(launches)
 
 
@@ -128,7 +135,7 @@ def _parts(*shapes_: tuple[int, ...], dtype: str = "float32") -> dict[str, Spec]
 @declare(
     result=_concat_result,
     reference=_concat_reference,
-    kernels=(Kernel("copy_kernel", _cost, _concat_launches),),
+    kernels=(Kernel("copy_kernel", _cost, _concat_launches, parts=_concat_parts),),
     cases=(
         Case(_parts((3, 5), (4, 5), (1, 5))),
         Case(_parts((3, 5), (3, 2), (3, 0)), {"axis": 1}),
