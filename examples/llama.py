@@ -208,25 +208,61 @@ def prefill(config: Config) -> Callable[..., Any]:
     return chunk
 
 
+def trace_decode(config: Config, context: int) -> nbx.Graph:
+    """Return the graph of a step over a cache of ``context`` tokens."""
+    weights, state = weight_specs(config), state_specs(config, context)
+    return nbx.trace(decode(config), weights=weights, state=state, name="llama.decode")
+
+
+def trace_prefill(config: Config, context: int, chunk: int) -> nbx.Graph:
+    """Return the graph of ``chunk`` tokens of a prompt over a cache of ``context`` tokens."""
+    inputs = nbx.Spec((1, chunk), "int64"), nbx.Spec((1,), "int32")
+    weights, state = weight_specs(config), state_specs(config, context)
+    return nbx.trace(prefill(config), *inputs, weights=weights, state=state, name="llama.prefill")
+
+
 def plan_decode(config: Config, device: str = "cpu", context: int = 1024) -> nbx.Plan:
     """Return the plan of a step over a cache of ``context`` tokens."""
-    weights, state = weight_specs(config), state_specs(config, context)
-    return nbx.plan(nbx.trace(decode(config), weights=weights, state=state, name="llama.decode"), device=device)
+    return nbx.plan(trace_decode(config, context), device=device)
 
 
 def plan_prefill(config: Config, device: str = "cpu", context: int = 1024, chunk: int = 128) -> nbx.Plan:
     """Return the plan of ``chunk`` tokens of a prompt over a cache of ``context`` tokens."""
-    inputs = nbx.Spec((1, chunk), "int64"), nbx.Spec((1,), "int32")
-    weights, state = weight_specs(config), state_specs(config, context)
-    graph = nbx.trace(prefill(config), *inputs, weights=weights, state=state, name="llama.prefill")
-    return nbx.plan(graph, device=device)
+    return nbx.plan(trace_prefill(config, context, chunk), device=device)
 
 
-def build(
+def load(
     config: Config, device: str = "cpu", context: int = 1024, weights: Mapping[str, Any] | None = None, **more: Any
 ) -> nbx.Program:
     """Return the program of a decode step; without weights, with random ones."""
     return plan_decode(config, device, context).load(weights or RandomWeights(config, device), **more)
+
+
+def build(shape: str = "tiny", step: str = "decode", context: int = 1024, chunk: int = 128) -> tuple[Any, Any, Any]:
+    """Return graph, weights and inputs of a step, for `nbxtensor plan`, `price` and `run`.
+
+    Args:
+        shape: A name of `SHAPES` (random weights), or a folder.
+        step: "decode" or "prefill".
+        context: Tokens that the cache holds.
+        chunk: Tokens of a prompt that are read at once.
+
+    Raises:
+        ValueError: There is no such shape or step.
+    """
+    if shape not in SHAPES and not (Path(shape) / "config.json").exists():
+        raise ValueError(f"shape is {', '.join(SHAPES)}, or a folder with config.json. Got {shape!r}.")
+    config = SHAPES.get(shape) or read_config(Path(shape))
+
+    def weights(device: nbx.Device) -> Mapping[str, Any]:
+        return RandomWeights(config, device.name) if shape in SHAPES else read_weights(Path(shape))
+
+    if step == "decode":
+        return trace_decode(config, context), weights, ()
+    if step != "prefill":
+        raise ValueError(f"step is decode or prefill. Got {step!r}.")
+    ids = np.random.default_rng(0).integers(config.vocabulary, size=(1, chunk))
+    return trace_prefill(config, context, chunk), weights, (ids, np.array([chunk], np.int32))
 
 
 class RandomWeights(Mapping[str, nbx.Tensor]):
@@ -254,6 +290,10 @@ class RandomWeights(Mapping[str, nbx.Tensor]):
         start = 7919 * list(self._specs).index(name) % count
         times = -(-(spec.numel + start) // count)
         return self._block.expand(times, count).copy().reshape(-1)[start : start + spec.numel].reshape(spec.shape)
+
+    def __contains__(self, name: object) -> bool:
+        """Say whether there is such a weight; it is not made for that."""
+        return name in self._specs
 
     def __iter__(self) -> Iterator[str]:
         """Yield the names."""
@@ -316,7 +356,7 @@ class Generator:
         progress: Any = None,
     ) -> None:
         self.context = context
-        self.step = build(config, device, context, weights, progress=progress)
+        self.step = load(config, device, context, weights, progress=progress)
         self.chunk = plan_prefill(config, device, context, chunk).load(share=self.step, progress=progress)
         self.recording = self.step.capture()
         self._prefill = self.chunk.capture()

@@ -68,17 +68,26 @@ def encoder(config: Mapping[str, Any]) -> Any:
     return encode
 
 
-def load(batch: int, tokens: int, *, progress: Any = None) -> tuple[nbx.Plan, nbx.Program]:
-    """Return the plan and the program of the model for ``batch`` sentences of up to ``tokens`` tokens."""
+def build(batch: int = 1, tokens: int = 16) -> tuple[nbx.Graph, dict[str, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Return graph, weights and inputs of ``batch`` sentences of up to ``tokens`` tokens.
+
+    `nbxtensor plan`, `price` and `run` call it, and so does `load`; the weights are mapped, not read.
+    """
     folder = model_folder()
     config = json.loads((folder / "config.json").read_text())
-    nbx.device("cpu").measure()  # once per machine: what plans are priced by
     file = safetensors.open_file(folder / "model.safetensors")
-    arrays = {name: file.array(name) for name in file.names if file.spec(name)[0] == "float32"}
-    weights = {name: nbx.asarray(array) for name, array in arrays.items()}
-    specs = {name: tensor.spec for name, tensor in weights.items()}
+    weights = {name: file.array(name) for name in file.names if file.spec(name)[0] == "float32"}
+    specs = {name: nbx.Spec(array.shape, "float32") for name, array in weights.items()}
     inputs = (nbx.Spec((batch, tokens), "int64"), nbx.Spec((batch, tokens), "bool"))
     graph = nbx.trace(encoder(config), *inputs, weights=specs, name="minilm")
+    ids = np.random.default_rng(0).integers(config["vocab_size"], size=(batch, tokens))
+    return graph, weights, (ids, np.ones((batch, tokens), bool))
+
+
+def load(batch: int, tokens: int, *, progress: Any = None) -> tuple[nbx.Plan, nbx.Program]:
+    """Return the plan and the program of the model for ``batch`` sentences of up to ``tokens`` tokens."""
+    graph, weights, _ = build(batch, tokens)
+    nbx.device("cpu").measure()  # once per machine: what plans are priced by
     plan = nbx.plan(graph, device="cpu")
     return plan, plan.load(weights, progress=progress)
 

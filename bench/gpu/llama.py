@@ -31,7 +31,7 @@ def run(lines: Lines, shape: str, *, layers: int = 0, compiled: bool = True) -> 
         config = dataclasses.replace(config, layers=layers)
     began = time.perf_counter()
     weights = llama.RandomWeights(config, "cuda")
-    program = llama.build(config, "cuda", CONTEXT, weights)
+    program = llama.load(config, "cuda", CONTEXT, weights)
     recording = program.capture()
     loaded = time.perf_counter() - began
     ours = Contender("ours", recording.replay)

@@ -156,7 +156,7 @@ def test_replays_run_on_without_the_host(llama, device):
 
 def test_one_set_of_weights_and_one_cache(llama, device):
     config = llama.SHAPES["tiny"]
-    step = llama.build(config, device, CONTEXT)
+    step = llama.load(config, device, CONTEXT)
     plan = llama.plan_prefill(config, device, CONTEXT, CHUNK)
     step.device.allocator.trim()  # so that no block is larger than asked for
     live = step.device.allocator.live

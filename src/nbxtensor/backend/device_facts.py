@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from nbxtensor.backend import device_files
 from nbxtensor.backend.cpu.levels import detect
 from nbxtensor.backend.device_names import recognise
 from nbxtensor.dtype.itemsize import bits
 from nbxtensor.op import Target
 
-__all__ = ["computes", "computes_float64", "shares_host_memory", "stores", "target", "this_cpu"]
+__all__ = ["computes", "computes_float64", "shares_host_memory", "stores", "target", "target_of", "this_cpu"]
 
 _BACKENDS = {"amd": "hip", "apple": "metal", "cpu": "cpu", "nvidia": "cuda"}  # vendor -> backend that drives it
 
@@ -35,9 +38,13 @@ def target(vendor: str, name: str) -> Target:
     >>> h200.backend, h200.arch, h200.fact("memory.bandwidth")
     ('cuda', 'sm_90', 4800000000000)
     """
-    facts = device_files.facts(vendor, name)
+    return target_of(device_files.facts(vendor, name))
+
+
+def target_of(facts: Mapping[str, Any]) -> Target:
+    """Return the target of a device that ``facts`` describe, every field of a device file by its path."""
     features = {*facts["dtypes.computed"], *facts.get("cpu.features", ())}
-    return Target(_BACKENDS[vendor], facts["compute_capability"], frozenset(features), facts)
+    return Target(_BACKENDS[facts["vendor"]], facts["compute_capability"], frozenset(features), facts)
 
 
 def shares_host_memory(vendor: str, name: str) -> bool:

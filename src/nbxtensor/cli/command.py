@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
-from nbxtensor.cli import device
+from nbxtensor.cli import device, plan, price, run
+from nbxtensor.cli.usage import UsageError
 from nbxtensor.errors import NbxError
 
 __all__ = ["main"]
 
-_GROUPS = (device,)
+_GROUPS = (plan, price, run, device)
 """Modules of subcommands: each has ``add(subparsers)``, which says what runs by ``set_defaults(run=...)``."""
 
 
@@ -22,16 +24,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words after the command's name; left out, those of this process.
 
     Returns:
-        0, or 1 where it failed.
+        0; 1 where it failed; 2 where a word names nothing (so does the parser, by SystemExit).
     """
     parser = argparse.ArgumentParser(prog="nbxtensor", description="An inference-first tensor library.")
     groups = parser.add_subparsers(metavar="COMMAND", required=True)
     for group in _GROUPS:
         group.add(groups)
-    asked = parser.parse_args(arguments)
+    asked, rest = parser.parse_known_args(arguments)
+    if not hasattr(asked, "options") or any(word.startswith("-") for word in rest):
+        if rest:
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    else:
+        asked.options += rest  # KEY=VALUE behind a flag
     try:
         asked.run(asked)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read it has enough; nothing more is written, at the end of the process either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (NbxError, OSError) as error:
         print(f"nbxtensor: {error}", file=sys.stderr)  # noqa: T201
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
     return 0

@@ -13,6 +13,7 @@ from typing import Any
 from nbxtensor.backend import device_files, registry
 from nbxtensor.backend.device_names import recognise
 from nbxtensor.backend.device_writing import dumped, measured_fields, with_measured
+from nbxtensor.cli.targets import described
 from nbxtensor.errors import MissingFactError, UnsupportedError
 from nbxtensor.op import Target
 from nbxtensor.run.device import Device, device
@@ -54,7 +55,7 @@ def _list(_: argparse.Namespace) -> None:
 
 
 def _show(asked: argparse.Namespace) -> None:
-    vendor_and_name = _file_called(asked.name)
+    vendor_and_name = described(asked.name)
     if vendor_and_name is None:
         opened = device(asked.name)
         facts, vendor_and_name = opened.target.facts, _described(opened.target, opened.backend.name)
@@ -134,15 +135,6 @@ def _described(target: Target, kind: str) -> tuple[str, str] | None:
         return recognise(target.arch if kind == "cpu" else str(target.fact("name")))
     except MissingFactError:
         return None
-
-
-def _file_called(name: str) -> tuple[str, str] | None:
-    """Return (vendor, name) of the device file that ``name`` or ``vendor/name`` names; None where none is."""
-    vendor, _, last = name.rpartition("/")
-    for known in device_files.vendors():
-        if vendor in ("", known) and last in device_files.names(known):
-            return known, last
-    return None
 
 
 def _origin(path: str, value: Any, stated: Mapping[str, Any], file: tuple[str, str] | None) -> str:

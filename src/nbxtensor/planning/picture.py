@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import colorsys
 from html import escape
 from typing import TYPE_CHECKING
 
-from nbxtensor.planning.report import owners, size_text
+from nbxtensor.planning.drawing import family_colours, frame, keys
+from nbxtensor.planning.peak import in_use, owners
+from nbxtensor.planning.report import size_text
 
 if TYPE_CHECKING:
     from nbxtensor.planning.lifetimes import Lifetime
@@ -17,27 +18,25 @@ __all__ = ["draw"]
 _WIDTH, _HEIGHT = 1280, 720
 _LEFT, _RIGHT, _TOP, _BOTTOM = 96, 24, 84, 56  # margins round the drawing
 _TICKS = 8  # wanted along an axis
-_INPUT = "#9aa5b1"
-_STYLE = (
-    "text{font:12px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#24313f}"
-    ".h{font-size:18px;font-weight:600}.n{fill:#5b6b7b}.g{stroke:#e3e8ee}"
-    ".b{stroke:#fff;stroke-width:.6}.b:hover{stroke:#000;stroke-width:1.6}.w{fill-opacity:.45}"
-    ".l{fill:none;stroke:#24313f;stroke-width:1.4;stroke-opacity:.55}.p{stroke:#c0392b;stroke-dasharray:6 4}"
+_SWATCH = '<rect width="12" height="12" rx="2" fill="{}"/>'
+_LINES = (
+    ('<line class="p" x1="-2" x2="14" y1="6" y2="6"/>', "lower bound"),
+    ('<line class="l" x1="-2" x2="14" y1="6" y2="6"/>', "in use"),
 )
 
 
 def draw(plan: Plan) -> str:
-    """Return the arena of ``plan`` as SVG.
+    """Return the arena of ``plan`` as SVG, in light or dark as the reader prefers.
 
     Each rectangle is a buffer: as wide as its life in launches, as high as its bytes; workspace is paler. Its tooltip
-    names it, its bytes, its life and its place. The line is the bytes in use, the dashed line the lower bound.
+    names it, its op, its bytes, its life and its place. The line is the bytes in use, the dashed line the lower bound.
     """
     end = max((x.upper for x in plan.lifetimes), default=1)
     top = max(plan.arena_nbytes, 1)
     wide, high = (_WIDTH - _LEFT - _RIGHT) / end, (_HEIGHT - _TOP - _BOTTOM) / top
     floor = _HEIGHT - _BOTTOM
     named = owners(plan)
-    colours = _colours({family for _, family in named.values()})
+    colours = family_colours(family for _, family in named.values())
     head = f"{plan.graph.name} on {plan.target.backend} {plan.target.arch}"
     facts = (
         f"arena {size_text(plan.arena_nbytes)}, lower bound {size_text(plan.lower_bound)} (ratio {plan.ratio:.4f}), "
@@ -45,12 +44,8 @@ def draw(plan: Plan) -> str:
         f"{len(plan.graph.nodes)} nodes, {len(plan.lifetimes)} buffers"
     )
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
-        f"<title>{escape(f'Memory plan of {head}')}</title><style>{_STYLE}</style>",
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
-        f'<text class="h" x="{_LEFT}" y="28">{escape(head)}</text>',
-        f'<text class="n" x="{_LEFT}" y="48">{escape(facts)}</text>',
-        *_legend(colours),
+        *frame(f"Memory plan of {head}", head, facts, _WIDTH, _HEIGHT, _LEFT),
+        *keys([*_LINES, *((_SWATCH.format(c), n) for n, c in colours.items())], _LEFT, _WIDTH - _RIGHT, 70),
         *_axes(end, plan.arena_nbytes, wide, high),
     ]
     for x in plan.lifetimes:
@@ -73,26 +68,6 @@ def draw(plan: Plan) -> str:
         "</svg>",
     ]
     return "\n".join(out) + "\n"
-
-
-def _colours(families: set[str]) -> dict[str, str]:
-    """Return a colour per family, as far apart in hue as their number allows; inputs are grey."""
-    kept = sorted(families - {"input"})
-    colours = {"input": _INPUT}
-    for number, name in enumerate(kept):
-        red, green, blue = colorsys.hls_to_rgb(0.58 + number / len(kept), (0.55, 0.66)[number % 2], 0.55)
-        colours[name] = f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
-    return colours
-
-
-def _legend(colours: dict[str, str]) -> list[str]:
-    out: list[str] = []
-    x = float(_LEFT)
-    for name, colour in colours.items():
-        out.append(f'<rect x="{x:.0f}" y="60" width="12" height="12" rx="2" fill="{colour}"/>')
-        out.append(f'<text x="{x + 17:.0f}" y="70">{escape(name)}</text>')
-        x += 34 + 7 * len(name)
-    return out
 
 
 def _axes(end: int, nbytes: int, wide: float, high: float) -> list[str]:
@@ -119,13 +94,7 @@ def _round_step(end: int) -> int:
 
 def _live_path(lifetimes: tuple[Lifetime, ...], wide: float, high: float, floor: float) -> str:
     """Return the bytes in use over time as a path of steps."""
-    change: dict[int, int] = {}
-    for x in lifetimes:
-        change[x.lower] = change.get(x.lower, 0) + x.nbytes
-        change[x.upper] = change.get(x.upper, 0) - x.nbytes
-    live = 0
     path = [f"M{_LEFT} {floor}"]
-    for moment in sorted(change):
-        live += change[moment]
+    for moment, live in in_use(lifetimes).items():
         path.append(f"H{_LEFT + moment * wide:.2f}V{floor - live * high:.2f}")
     return "".join(path)

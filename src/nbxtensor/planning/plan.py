@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 from nbxtensor import op as declared
 from nbxtensor.errors import FormatError, NbxError, PlanError
 from nbxtensor.op import Target
+from nbxtensor.planning.difference import Difference, compare
 from nbxtensor.planning.document import RUNTIME, Describer, Resolver, op_name, read_document, write_document
 from nbxtensor.planning.graph import Graph, GraphBuffer, Node, Ref
 from nbxtensor.planning.lifetimes import Lifetime, buffer_id, graph_lifetimes, workspace_id
@@ -289,6 +290,10 @@ class Plan:
     def diff(self, other: Plan) -> str:
         """Return, as text, in what ``other`` differs: sizes, kernels, and where results lie; "" where in nothing."""
         return difference(self, other)
+
+    def difference(self, other: Plan) -> Difference:
+        """Return, as data, in what ``other`` differs: what grew, which op, which buffer; false where nothing did."""
+        return compare(self, other)
 
     def __str__(self) -> str:
         """Return the plan on one screen."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from nbxtensor.planning.lifetimes import Lifetime, buffer_id, workspace_id
+from nbxtensor.planning.peak import owners, peak
 from nbxtensor.planning.steps import family
 
 if TYPE_CHECKING:
@@ -30,46 +29,10 @@ def size_text(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
-def owners(plan: Plan) -> Mapping[str, tuple[str, str]]:
-    """Return for each lifetime of the arena its name for a reader and the op family it belongs to."""
-    found: dict[str, tuple[str, str]] = {}
-    for index, buffer in plan.graph.of_kind("input"):
-        found[buffer_id(index)] = (buffer.name or f"input {index}", "input")
-    for place, (node, step) in enumerate(zip(plan.graph.nodes, plan.steps, strict=True)):
-        for number, ref in enumerate(node.outputs):
-            label = f"{node.op.name}.{number}" if len(node.outputs) > 1 else node.op.name
-            found.setdefault(buffer_id(ref.buffer), (f"node {place} {label}", family(node)))
-        for buffer in step.cost.buffers:
-            found[workspace_id(place, buffer.name)] = (
-                f"node {place} {node.op.name}, workspace {buffer.name}",
-                family(node),
-            )
-    return found
-
-
 def at_peak(plan: Plan) -> list[str]:
     """Return what is in use at the first moment at which most of the arena is, the largest first."""
-    live = _live(plan.lifetimes)
-    if not live:
-        return []
-    moment = max(live, key=lambda time: (live[time], -time))
-    kept = sorted((x for x in plan.lifetimes if x.lower <= moment < x.upper), key=lambda x: (-x.nbytes, x.id))
-    named = owners(plan)
-    return [f"{x.id} {size_text(x.size)} ({named[x.id][0]})" for x in kept]
-
-
-def _live(lifetimes: tuple[Lifetime, ...]) -> dict[int, int]:
-    """Return the bytes in use from each moment at which that changes."""
-    change: Counter[int] = Counter()
-    for x in lifetimes:
-        change[x.lower] += x.nbytes
-        change[x.upper] -= x.nbytes
-    live: dict[int, int] = {}
-    total = 0
-    for moment in sorted(change):
-        total += change[moment]
-        live[moment] = total
-    return live
+    found = peak(plan)
+    return [] if found is None else [f"{x.id} {size_text(x.nbytes)} ({x.name})" for x in found.live]
 
 
 def summary(plan: Plan) -> str:

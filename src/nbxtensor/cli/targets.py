@@ -1,0 +1,87 @@
+"""--device on the command line: a device of this machine, one that is described, or a device file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from nbxtensor.backend import device_facts, device_files, registry
+from nbxtensor.backend.device_schema import check, leaves
+from nbxtensor.cli.usage import UsageError
+from nbxtensor.errors import ArgumentError, MissingFactError
+from nbxtensor.op import Target
+from nbxtensor.run.device import Device, device
+
+__all__ = ["HELP", "described", "here", "named"]
+
+HELP = 'a device of this machine ("cpu", "cuda", "cuda:1"), one described ("h200", "nvidia/h200"), or a device file'
+
+
+def described(name: str) -> tuple[str, str] | None:
+    """Return (vendor, name) of the device file that ``name`` or ``vendor/name`` names; None where none is.
+
+    >>> described("h200"), described("nvidia/h200"), described("cpu")
+    (('nvidia', 'h200'), ('nvidia', 'h200'), None)
+    """
+    vendor, _, last = name.rpartition("/")
+    for known in device_files.vendors():
+        if vendor in ("", known) and last in device_files.names(known):
+            return known, last
+    return None
+
+
+def here(name: str) -> Device:
+    """Return a device of this machine, measured where that is possible and was not done: what plans are priced by.
+
+    Raises:
+        UsageError: There is no such device.
+    """
+    try:
+        opened = device(name)
+    except (MissingFactError, ArgumentError) as error:
+        raise UsageError(f"--device: {error} {_known()}") from error
+    if hasattr(opened.backend, "measured_facts"):
+        opened.measure()
+    return opened
+
+
+def named(name: str) -> Device | Target:
+    """Return the device, or what is known of one that need not be there.
+
+    Raises:
+        UsageError: Nothing has that name.
+        FormatError: The device file breaks the schema.
+    """
+    found = described(name)
+    if found is not None:
+        return device_facts.target(*found)
+    if name.endswith((".yml", ".yaml")):
+        return _read(Path(name))
+    return here(name)
+
+
+def _read(path: Path) -> Target:
+    """Return the target that a device file describes."""
+    try:
+        description: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"--device: {path}: no such file.") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"--device: {path}: a device file is YAML in UTF-8. {str(error).splitlines()[0]}.") from None
+    if not isinstance(description, dict):
+        raise UsageError(f"--device: {path}: a device file holds fields by name. Got {type(description).__name__}.")
+    check(description, where=str(path))
+    vendors = device_files.vendors()
+    if description["vendor"] not in vendors:
+        raise UsageError(f"--device: {path}: the vendor is one of {', '.join(vendors)}. Got {description['vendor']!r}.")
+    del description["sources"]
+    return device_facts.target_of(MappingProxyType(dict(leaves(description))))
+
+
+def _known() -> str:
+    there = ", ".join(registry.installed())
+    files = ", ".join(name for vendor in device_files.vendors() for name in device_files.names(vendor))
+    return f"Backends here: {there}. Described devices: {files}. A path that ends in .yml is a device file."
