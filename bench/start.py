@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from bench import machine, peers
 from bench.lines import Lines
@@ -32,6 +35,20 @@ options.log_severity_level = 3
 session = onnxruntime.InferenceSession(sys.argv[2], options, ["CPUExecutionProvider"])
 session.run(None, {"ids": ids, "mask": mask.astype("int64")})
 """
+# From ids to the embedding of 16 tokens and no more: our bundle, onnxruntime's file, and what both import.
+_IDS = "import sys\nimport numpy as np\nids, mask = np.arange(2000, 2016)[None], np.ones((1, 16), bool)\n"
+_BUNDLE = """
+import nbxtensor
+program = nbxtensor.load_program(sys.argv[1])
+program(ids, mask).numpy()
+"""
+_ALONE = """
+import onnxruntime
+options = onnxruntime.SessionOptions()
+options.log_severity_level = 3
+session = onnxruntime.InferenceSession(sys.argv[1], options, ["CPUExecutionProvider"])
+session.run(None, {"ids": ids, "mask": mask.astype("int64")})
+"""
 _IMPORT = "import time; began = time.perf_counter(); import {0}; print(time.perf_counter() - began)"
 _FIRST = """
 import time
@@ -47,6 +64,7 @@ _PEAK = "\nprint(next(line.split()[1] for line in open('/proc/self/status') if l
 @dataclass(frozen=True)
 class _Ended:
     wall: float
+    cpu: float
     output: str
 
     @property
@@ -57,8 +75,37 @@ class _Ended:
 
 def run(lines: Lines) -> None:
     """Time fresh processes, ours and the peers' in turns."""
+    _bundle(lines)
     _imports(lines)
     _demo(lines)
+
+
+def _bundle(lines: Lines) -> None:
+    """A process that has what was prepared before, in which both sides begin from ids."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "minilm"
+        example().load(1, 16)[1].save(path)
+        commands = {"ours": [_IDS + _BUNDLE, str(path)], "numpy": [_IDS]}
+        if peers.present("onnxruntime") and peers.present("torch"):
+            from bench.peers import bert
+
+            commands["onnxruntime"] = [_IDS + _ALONE, str(bert.exported(example().model_folder(), machine.CACHE)[""])]
+        took = _in_turns(
+            {name: [sys.executable, "-c", text + _PEAK, *rest] for name, (text, *rest) in commands.items()}
+        )
+    walls = {name: statistics.median(e.wall for e in ended) for name, ended in took.items()}
+    cpu = {name: statistics.median(e.cpu for e in ended) for name, ended in took.items()}
+    least = {name: min(e.wall for e in ended) for name, ended in took.items()}
+    memory = {name: statistics.median(e.peak_bytes for e in ended) for name, ended in took.items()}
+    lines.add(
+        "start", "a process that loads a bundle and embeds 16 tokens, from start to end", unit="s",
+        ours=walls.pop("ours"), peers=walls, goal="0.30 s", clock="wall", least=least, processor_s=cpu,
+        against="onnxruntime", notes={"numpy": "its import alone"},
+    )  # fmt: skip
+    lines.add(
+        "start", "peak resident memory of a process with a bundle", unit="bytes", ours=memory.pop("ours"),
+        peers=memory, goal="184 MiB", against="onnxruntime",
+    )  # fmt: skip
 
 
 def _imports(lines: Lines) -> None:
@@ -122,9 +169,15 @@ def _process(command: list[str]) -> _Ended:
     Raises:
         SystemExit: It failed; shows the last it said.
     """
-    began = time.perf_counter()
+    before, began = _children(), time.perf_counter()
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/")
     took = time.perf_counter() - began
     if done.returncode:
         raise SystemExit(f"{' '.join(command[:2])} ... failed:\n{done.stdout[-2000:]}")
-    return _Ended(took, done.stdout)
+    return _Ended(took, _children() - before, done.stdout)
+
+
+def _children() -> float:
+    """Return the seconds of processor time that processes started from here have taken."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
