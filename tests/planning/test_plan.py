@@ -132,7 +132,7 @@ def test_a_limit_holds_for_all_memory():
 
 def test_a_loader_makes_it_run():
     class Echo:
-        def load(self, made, weights, progress=None, share=None):
+        def load(self, made, weights, progress=None, share=None, arena=None):
             return made, weights, progress
 
     weights = {"w": np.ones((16, 8), np.float32)}

@@ -38,7 +38,12 @@ class PlanLoader:
     device: Device
 
     def load(
-        self, plan: Plan, weights: Mapping[str, Any], progress: Progress | None = None, share: Any = None
+        self,
+        plan: Plan,
+        weights: Mapping[str, Any],
+        progress: Progress | None = None,
+        share: Any = None,
+        arena: Any = None,
     ) -> Program:
         """Return the program that runs ``plan`` with ``weights``, its state zeros, or with those of ``share``.
 
@@ -51,30 +56,34 @@ class PlanLoader:
                 carrier. Not asked for where they are shared.
             progress: Called as (done, total, op) before each node's kernels are compiled or fetched.
             share: A program whose weights and state this one uses too.
+            arena: A program whose arena this one uses too, in turns.
 
         Raises:
-            ArgumentError: A weight is missing, ``weights`` is no mapping or ``share`` no program. Names the function
-                does not use are passed over.
+            ArgumentError: A weight is missing, ``weights`` is no mapping, ``share`` or ``arena`` no program. Names
+                that the function does not use are passed over.
             ShapeError: A weight has another shape than was traced.
             DtypeError: A weight has another dtype.
-            PlanError: ``share`` is on another device, or lacks a weight or a state, or has it laid out otherwise.
+            PlanError: ``share`` is on another device, or lacks a weight or a state, or has it laid out otherwise; or
+                ``arena`` is on another device, has a smaller arena, or does not take turns with ``share``.
             CompileError: A kernel does not compile.
             OutOfMemoryError: The device, or the limit set, cannot hold the plan.
         """
         name = plan.graph.name
         if not isinstance(weights, Mapping):
             raise ArgumentError(f"{name}: weights are a mapping from names to values. Got {type(weights).__name__}.")
+        for words, given in (("share", share), ("arena", arena)):
+            if given is not None and not isinstance(given, Program):
+                raise ArgumentError(f"{name}: {words} is a program. Got {type(given).__name__}. Plan.load returns one.")
+        block = self._arena(plan, share, arena)
         if share is None:
             self._check_named(plan, weights)
-            areas, places = self._allocated(plan)
+            areas, places = self._allocated(plan, block)
             self._fill_weights(plan, weights, places)
             for index, _ in plan.graph.of_kind("state"):
                 place = _placed(plan, places, index)
                 self._memory.fill(place.address, 0, place.nbytes)
         else:
-            if not isinstance(share, Program):
-                raise ArgumentError(f"{name}: share is a program. Got {type(share).__name__}. Plan.load returns one.")
-            areas, places = self._shared(plan, share)
+            areas, places = self._shared(plan, share, block)
         self._fill_constants(plan, places)
         launches: list[tuple[int, Bound]] = []
         for number, node in enumerate(plan.graph.nodes):
@@ -84,7 +93,7 @@ class PlanLoader:
         if progress is not None:
             progress(len(plan.graph.nodes), len(plan.graph.nodes), "")
         interface = Interface.of_plan(plan, places)
-        return Program(interface, self.device, areas, launches, lambda: plan, share=share, saver=save_programs)
+        return Program(interface, self.device, areas, launches, lambda: plan, share=share or arena, saver=save_programs)
 
     @property
     def _memory(self) -> Any:
@@ -92,13 +101,36 @@ class PlanLoader:
 
     # ---- memory
 
-    def _allocated(self, plan: Plan) -> tuple[dict[str, Storage], Places]:
+    def _arena(self, plan: Plan, share: Program | None, arena: Program | None) -> Storage:
+        """Return the arena of a program: its own, or that of another which it takes turns with."""
+        if arena is None:
+            return self.device.allocator.allocate(plan.arena_nbytes)
+        if arena.device is not self.device:
+            raise PlanError(
+                f"{plan.graph.name}: programs share an arena on one device. Got {self.device} and {arena.device}."
+            )
+        if share is not None and share.turn is not arena.turn:
+            raise PlanError(
+                f"{plan.graph.name}: a program takes turns with all that it shares memory with. Got {share.name} for "
+                f"its weights and {arena.name} for its arena, which do not take turns. Loaded with share or arena, "
+                "one of the other, they would."
+            )
+        block = arena.areas["arena"]
+        if block.nbytes < plan.arena_nbytes:
+            raise PlanError(
+                f"{plan.graph.name}: an arena that is shared holds the largest plan. Got {block.nbytes} bytes of "
+                f"{arena.name} for {plan.arena_nbytes}, {plan.arena_nbytes - block.nbytes} too few. Load this plan "
+                "first, and the other with its arena."
+            )
+        return block
+
+    def _allocated(self, plan: Plan, arena: Storage) -> tuple[dict[str, Storage], Places]:
         """Return the memory of a program of its own, and where each buffer lies in it."""
-        sizes = {"arena": plan.arena_nbytes, "weights": plan.weights_nbytes, "state": plan.state_nbytes}
-        areas = {area: self.device.allocator.allocate(nbytes) for area, nbytes in sizes.items()}
+        sizes = {"weights": plan.weights_nbytes, "state": plan.state_nbytes}
+        areas = {area: self.device.allocator.allocate(nbytes) for area, nbytes in sizes.items()} | {"arena": arena}
         return areas, tuple(x and Place(areas[x.area], x.offset, x.nbytes) for x in plan.locations)
 
-    def _shared(self, plan: Plan, share: Program) -> tuple[dict[str, Storage], Places]:
+    def _shared(self, plan: Plan, share: Program, arena: Storage) -> tuple[dict[str, Storage], Places]:
         """Return the memory that a program has beside what it shares, and where each buffer lies in both."""
         if share.device is not self.device:
             raise PlanError(
@@ -108,7 +140,7 @@ class PlanLoader:
         same = shared_buffers(plan, share.plan)
         start = plan.constants_offset
         areas = {
-            "arena": self.device.allocator.allocate(plan.arena_nbytes),
+            "arena": arena,
             "constants": self.device.allocator.allocate(plan.weights_nbytes - start),
         }
         places: list[Place | None] = []

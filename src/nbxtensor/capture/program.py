@@ -131,7 +131,7 @@ class Program:
     All memory was allocated when it was made: the arena (inputs, temporaries, workspace), the weights and the state,
     at the offsets the plan states, or shared with another program. Threads may call it, and its recordings, at once:
     calls take turns, from the copy of the inputs to the copy of the outputs (outputs that are borrowed are the next
-    caller's to overwrite). Programs that share their state take turns with each other.
+    caller's to overwrite). Programs that share their state, or their arena, take turns with each other.
 
     Attributes:
         name: What it is called in messages.
@@ -139,7 +139,8 @@ class Program:
         state: What outlives a run, by name: read it, set it, reset it between runs.
         places: Where each buffer of the plan's graph lies; None for one that nothing touches.
         turn: Held, as a context, by the one caller whose values are in the arena.
-        areas: The blocks allocated for this program alone, by what they hold ("arena", "weights", "state").
+        areas: The blocks that this program has, by what they hold ("arena", "weights", "state"); without those of
+            weights and state that are another's.
         launches: Every launch of a run, in order.
         nodes: For each launch, the index of its node in ``plan.graph``.
         saver: What `save` calls; None for a program that was loaded from a bundle.
@@ -181,8 +182,6 @@ class Program:
         self._dependencies = dependencies
         self._inputs = tuple(self._tensor(view) for view in interface.inputs)
         self._outputs = tuple(self._tensor(view) for view in interface.outputs)
-        read = {view.place.address for view in interface.inputs}
-        self._returns_inputs = any(view.place.address in read for view in interface.outputs)
         self.state: State = State(self, {name: self._tensor(view) for name, view in interface.states.items()})
 
     @cached_property
@@ -321,7 +320,7 @@ class Program:
         if isinstance(given, Tensor) and self._copies_on_device(given):
             return given
         host = np.ascontiguousarray(given.numpy() if isinstance(given, Tensor) else given)
-        return host.copy() if self._returns_inputs and self._in_arena(host) else host
+        return host.copy() if self._in_arena(host) else host
 
     def _in_arena(self, host: Array) -> bool:
         """Return whether an array is a view of the arena: a borrowed output, which filling an input may overwrite."""

@@ -59,8 +59,18 @@ Progress = Callable[[int, int, str], None]
 class Loader(Protocol):
     """What makes a plan run: a device runtime."""
 
-    def load(self, plan: Plan, weights: Mapping[str, Any], progress: Progress | None = None, share: Any = None) -> Any:
-        """Return the program that runs ``plan`` with ``weights`` by name, or with those of the program ``share``."""
+    def load(
+        self,
+        plan: Plan,
+        weights: Mapping[str, Any],
+        progress: Progress | None = None,
+        share: Any = None,
+        arena: Any = None,
+    ) -> Any:
+        """Return the program that runs ``plan`` with ``weights`` by name, or with those of the program ``share``.
+
+        Its arena is that of the program ``arena``, where one is given.
+        """
         ...
 
 
@@ -176,7 +186,12 @@ class Plan:
         return price_graph(self.graph, self.steps, self.target)
 
     def load(
-        self, weights: Mapping[str, Any] = MappingProxyType({}), *, share: Any = None, progress: Progress | None = None
+        self,
+        weights: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        share: Any = None,
+        arena: Any = None,
+        progress: Progress | None = None,
     ) -> Any:
         """Return a program that runs the plan, made by its loader.
 
@@ -184,18 +199,21 @@ class Plan:
             weights: Value of every weight, by name; not asked for where they are shared.
             share: A program of another plan, whose weights and state this one uses too: they lie in memory once, and
                 what one program writes to a state, the other reads. The memory lives as long as either.
+            arena: A program of another plan, whose arena this one uses too: the two never run at once, but take turns,
+                and a run of one overwrites the inputs and the borrowed outputs of the other. It has the larger arena.
             progress: Called as (done, total, op) before the kernels of each node are compiled or fetched.
 
         Raises:
             PlanError: The plan has no loader, or ``share`` lacks a weight or a state of the same shape, dtype and
-                packing; names each.
+                packing; names each. Or the arena of ``arena`` is too small, or it does not take turns with
+                ``share``.
         """
         if self.loader is None:
             raise PlanError(
                 f"{self.graph.name}: the plan was made without a device runtime. Got no loader. Pass one to plan() "
                 "or Plan.from_json()."
             )
-        return self.loader.load(self, weights, progress, share)
+        return self.loader.load(self, weights, progress, share, arena)
 
     def check(self, *, limit: int | None = None) -> Plan:
         """Return the plan itself after checking it anew: the graph, and every area against its lifetimes.
