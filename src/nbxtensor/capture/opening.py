@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbxtensor.backend.contract import Bound, Compiled, LoadedKernel
+from nbxtensor.backend.contract import Bound, LoadedKernel
 from nbxtensor.backend.registry import parse_device
 from nbxtensor.capture.folder import BundleFolder
+from nbxtensor.capture.kernel_table import kernels_in
 from nbxtensor.capture.program import Interface, Place, Program, View
 from nbxtensor.errors import ArgumentError, FormatError, NbxError, UnsupportedError
 from nbxtensor.memory.allocator import Storage
@@ -86,7 +87,7 @@ class _Opening:
         found: dict[str, Program] = {}
         users: dict[int, Program] = {}  # of each block, the first
         for name, text in texts.items():
-            mine = {p[0] for p in text["places"] if p is not None}
+            mine = {text["arena"], *(p[0] for p in text["places"] if p is not None)}
             share = next((users[number] for number in sorted(mine) if number in users), None)
             found[name] = self._program(name, text, blocks, kernels, share)
             users.update((number, found[name]) for number in mine if number not in users)
@@ -100,7 +101,7 @@ class _Opening:
         runs: Callable[[Target], bool] = getattr(backend, "runs", self._same)
         for target in self._content["targets"]:
             if runs(Target(backend.name, target["arch"], frozenset(target["features"]))):
-                compiled = _compiled(self._bundle.read(target["kernels"]))
+                compiled = kernels_in(self._bundle.read(target["kernels"]))
                 for loops in compiled[len(compiled) - target["loops"] :]:
                     backend.use_runtime(loops)  # type: ignore[attr-defined]
                 return [backend.load(x, index) for x in compiled[: len(compiled) - target["loops"]]]
@@ -219,18 +220,6 @@ class _Later:
         from nbxtensor.capture.planned import load_plan
 
         return load_plan(self._bundle.read(f"{self._name}.plan.json").decode(), device=self._device)
-
-
-def _compiled(data: bytes) -> list[Compiled]:
-    """Return the kernels of a file."""
-    (size,) = struct.unpack_from("<Q", data)
-    at = 8 + size
-    found: list[Compiled] = []
-    for head in json.loads(data[8:at]):
-        parameters = tuple((name, kind) for name, kind in head["parameters"])
-        found.append(Compiled(head["name"], data[at : at + head["nbytes"]], parameters, head["metadata"]))
-        at += head["nbytes"]
-    return found
 
 
 def _inside(blocks: Sequence[Storage], block: int, offset: int, nbytes: int = 0) -> int:

@@ -2,59 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import os
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from nbxtensor.backend.contract import Bound, Compiled
+from nbxtensor.backend.contract import Bound
 from nbxtensor.capture.described import save_plan
 from nbxtensor.capture.folding import fold
+from nbxtensor.capture.kernel_table import KernelTable, kernel_file
 from nbxtensor.capture.program import Place, Program, spec_of
-from nbxtensor.capture.writing import BundleWriter, digests_of
+from nbxtensor.capture.references import References, WeightsFile
+from nbxtensor.capture.writing import BundleWriter
 from nbxtensor.dtype.itemsize import bits
-from nbxtensor.errors import ArgumentError, DtypeError, PlanError, ShapeError, UnsupportedError
+from nbxtensor.errors import ArgumentError, PlanError
 from nbxtensor.memory.allocator import Storage
-from nbxtensor.op import Call, Launch, Op, Pointer, Spec, Target
+from nbxtensor.op import Call, Launch, Pointer, Spec, Target
 from nbxtensor.planning.graph import GraphBuffer, Node
 from nbxtensor.run import Device, prepare
-from nbxtensor.run.binding import request
 
 __all__ = ["save_programs"]
 
 _ALIGNMENT = 1 << 16  # of a block in the file: a multiple of every system's page, so that it can be mapped
 _PIECE = 4 << 20  # bytes copied from the device at once
 _WEIGHTS = "weights.bin"
-
-
-class WeightsFile(Protocol):
-    """A file that has weights as they are: what `nbxtensor.io.safetensors.open_file` returns.
-
-    Attributes:
-        path: The file.
-    """
-
-    path: Path
-
-    def __contains__(self, name: object, /) -> bool:
-        """Return whether the file has a tensor."""
-        ...
-
-    def spec(self, name: str) -> tuple[str, tuple[int, ...]]:
-        """Return (dtype, shape) of a tensor."""
-        ...
-
-    def place(self, name: str) -> tuple[int, int]:
-        """Return where the bytes of a tensor begin in the file, and how many they are."""
-        ...
-
-    def array(self, name: str) -> Any:
-        """Return a tensor."""
-        ...
 
 
 def save_programs(
@@ -98,14 +71,8 @@ def save_programs(
     array([3., 3.], dtype=float32)
     """
     device = _device_of(programs)
-    for file in weights:
-        if not hasattr(file, "place"):
-            raise ArgumentError(
-                f"save: an open file of weights. Got {type(file).__name__}. What nbxtensor.io.safetensors.open_file "
-                "returns is accepted."
-            )
     with BundleWriter(Path(folder)) as writer:
-        saving = _Saving(device, weights)
+        saving = _Saving(device, References(weights))
         for name, program in programs.items():
             writer.add(f"{name}.plan.json", [save_plan(program.plan).encode()])
             writer.add_json(f"{name}.launches.json", saving.program(program))
@@ -118,7 +85,7 @@ def save_programs(
                 "programs": names,
                 "blocks": [{"kind": kind, "nbytes": storage.nbytes} for storage, kind in saving.blocks],
                 "fills": fills,
-                "references": [{"path": str(file.path.absolute()), **digests_of(file.path)} for file in weights],
+                "references": saving.files.plain(),
                 "targets": saving.write_kernels(writer, targets, next(iter(programs.values())).plan.target),
             }
         )
@@ -139,64 +106,22 @@ def _device_of(programs: Mapping[str, Program]) -> Device:
     return next(iter(devices.values()))
 
 
-class _Kernels:
-    """Every kernel that is launched, once, and what to compile for another target to have the same one there."""
-
-    def __init__(self) -> None:
-        self.compiled: list[Compiled] = []
-        self._origins: list[tuple[Call, str, Launch, Mapping[Pointer, bool]]] = []
-        self._numbers: dict[tuple[object, ...], int] = {}
-
-    def number(
-        self, compiled: Compiled, call: Call, kernel: str, launch: Launch, aligned: Mapping[Pointer, bool]
-    ) -> int:
-        """Return the number of a kernel, which is noted where it is new."""
-        key = (compiled.name, compiled.binary, compiled.parameters, repr(_request(call.op, launch, aligned, call)))
-        found = self._numbers.setdefault(key, len(self.compiled))
-        if found == len(self.compiled):
-            self.compiled.append(compiled)
-            self._origins.append((call, kernel, launch, aligned))
-        return found
-
-    def compile(self, backend: Any, target: Target) -> list[Compiled]:
-        """Return all of them compiled for another target."""
-        found: list[Compiled] = []
-        for (call, name, launch, aligned), mine in zip(self._origins, self.compiled, strict=True):
-            there = Call(call.op, call.inputs, call.params, target, call.outputs, call.in_place)
-            kernel = next(k for k in call.op.kernels if k.name == name)
-            if not kernel.needs <= target.features or (kernel.accepts is not None and not kernel.accepts(there)):
-                raise UnsupportedError(
-                    f"{call.op.name}: the plan's kernels serve every target they are saved for. Got {name!r} and "
-                    f"{target.arch}. Save a plan made for that target."
-                )
-            compiled = backend.compile(_request(call.op, launch, aligned, there), target)
-            if compiled.parameters != mine.parameters:
-                raise UnsupportedError(f"{call.op.name}: its kernel takes other arguments on {target.arch}.")
-            found.append(compiled)
-        return found
-
-
-def _request(op: Op, launch: Launch, aligned: Mapping[Pointer, bool], call: Call) -> Any:
-    most = call.device.facts.get("dispatch.max_grid", ())
-    return request(op, launch, bake=True, aligned=aligned.__getitem__, most=most)
-
-
 class _Saving:
     """What is gathered while a bundle is written.
 
     Attributes:
+        files: The files that are referred to.
         blocks: (memory, kind) of every block that launches touch.
         stored: (address, size, value) of what the bundle has a copy of, in order: of device memory where value is b"".
     """
 
-    def __init__(self, device: Device, files: Sequence[WeightsFile]) -> None:
+    def __init__(self, device: Device, files: References) -> None:
         self.blocks: list[tuple[Storage, str]] = []
         self.stored: list[tuple[int, int, bytes]] = []
-        self._files = tuple(files)
+        self.files: References = files
         self._device = device
         self._memory = device.backend.memory(device.index)
-        self._kernels = _Kernels()
-        self._sources: dict[tuple[int, int], str] = {}  # name of what lies where in a file
+        self._kernels = KernelTable()
         self._end = 0
 
     # ---- launches
@@ -262,7 +187,7 @@ class _Saving:
 
     def fills(self, programs: Mapping[str, Program]) -> list[dict[str, Any]]:
         """Return what the blocks of weights begin with: bytes of the bundle or of other files, or made from those."""
-        if not self._files:
+        if not self.files:
             return [
                 {
                     "block": number,
@@ -314,11 +239,11 @@ class _Saving:
 
     def _referred(self, program: Program, index: int, name: str) -> dict[str, Any]:
         """Return the fill of a weight that lies in a file as it is."""
-        number, at = self._tensor(name, spec_of(program.plan.graph.buffers[index]))
+        number, at = self.files.find(name, spec_of(program.plan.graph.buffers[index]))
         place = _held(program, index)
-        if _bytes(self._files[number].array(name)) != self._read(place.address, place.nbytes):
+        if self.files.value(number, at) != self._read(place.address, place.nbytes):
             raise ArgumentError(
-                f"save: {self._files[number].path} has the weights. Weight {name} has other values there."
+                f"save: {self.files.path(number)} has the weights. Weight {name} has other values there."
             )
         block = self._block(place.storage, "weights")
         return {"block": block, "offset": place.offset, "nbytes": place.nbytes, "reference": number, "at": at}
@@ -350,8 +275,7 @@ class _Saving:
     def _source(self, buffer: GraphBuffer) -> dict[str, Any]:
         """Return the size of a buffer of a prologue, and where its value comes from."""
         if buffer.kind == "input":
-            number, at = self._tensor(buffer.name, spec_of(buffer))
-            self._sources[number, at] = buffer.name
+            number, at = self.files.find(buffer.name, spec_of(buffer))
             return {"nbytes": buffer.nbytes, "reference": number, "at": at}
         if buffer.value is not None:
             value = np.ascontiguousarray(buffer.value).tobytes()
@@ -386,24 +310,10 @@ class _Saving:
 
     def _given(self, buffer: Mapping[str, Any]) -> memoryview | None:
         if "reference" in buffer:
-            number = buffer["reference"]
-            return _bytes(self._files[number].array(self._sources[number, buffer["at"]]))
+            return self.files.value(buffer["reference"], buffer["at"])
         if "at" in buffer:
             return memoryview(next(value for at, value in self._values() if at == buffer["at"]))
         return None
-
-    def _tensor(self, name: str, spec: Spec) -> tuple[int, int]:
-        """Return the number of the file that has a weight, and where it begins there."""
-        for number, file in enumerate(self._files):
-            if name in file:
-                dtype, shape = file.spec(name)
-                if shape != spec.shape:
-                    raise ShapeError(f"save: weight {name} has shape {spec.shape}. Got {shape} in {file.path}.")
-                if dtype != spec.dtype:
-                    raise DtypeError(f"save: weight {name} is {spec.dtype}. Got {dtype} in {file.path}.")
-                return number, file.place(name)[0]
-        told = ", ".join(str(file.path) for file in self._files)
-        raise ArgumentError(f"save: the safetensors files have every weight. Got none called {name!r} in {told}.")
 
     def _read(self, address: int, nbytes: int) -> memoryview:
         """Return bytes of the device's memory, copied."""
@@ -452,7 +362,7 @@ class _Saving:
             runtime = getattr(backend, "runtime", None)
             loops = [runtime(target.arch)] if runtime is not None else []
             file = f"{len(found)}-{target.backend}-{target.arch}.kernels"
-            writer.add(file, _kernel_file([*compiled, *loops]))
+            writer.add(file, kernel_file([*compiled, *loops]))
             about = {"arch": target.arch, "features": sorted(target.features), "kernels": file}
             found.append({**about, "loops": len(loops)})
         return found
@@ -465,15 +375,6 @@ def _target(target: Target | str, own: Target) -> Target:
     return found
 
 
-def _kernel_file(kernels: Sequence[Compiled]) -> list[bytes]:
-    heads = [
-        {"name": k.name, "nbytes": len(k.binary), "parameters": k.parameters, "metadata": dict(k.metadata)}
-        for k in kernels
-    ]
-    head = json.dumps(heads, separators=(",", ":")).encode()
-    return [struct.pack("<Q", len(head)), head, *(k.binary for k in kernels)]
-
-
 def _held(program: Program, index: int) -> Place:
     place = program.places[index]
     if place is None:
@@ -483,7 +384,3 @@ def _held(program: Program, index: int) -> Place:
 
 def _spec(spec: Spec) -> list[Any]:
     return [list(spec.shape), spec.dtype, list(spec.strides)]
-
-
-def _bytes(array: Any) -> memoryview:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
