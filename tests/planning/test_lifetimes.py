@@ -163,11 +163,11 @@ def test_csv_reads_columns_in_any_order(tmp_path):
         ("id,lower,upper\n", "names the columns"),
         ("id,lower,upper,size,gaps\n", "names the columns"),
         ("id,lower,upper,size,size\n", "names the columns"),
-        ("id,lower,upper,size\na,1,2\n", "line 2: a row has 4 fields"),
-        ("id,lower,upper,size\na,1,2,x\n", "line 2: invalid literal"),
-        ("id,lower,upper,size\na,1,2,3\nb,2,2,3\n", "line 3: lifetime 'b'"),
+        ("id,lower,upper,size\na,1,2\n", "line 2, column size: a row has 4 fields"),
+        ("id,lower,upper,size\na,1,2,x\n", "line 2, column size: an integer. Got .x."),
+        ("id,lower,upper,size\na,1,2,3\nb,2,2,3\n", "line 3, column upper: lifetime .b."),
         ("id,lower,upper,size\na,1,2,-3\n", "size -3"),
-        ("id,lower,upper,size\na,1,2,3\na,4,5,3\n", "line 3: an id names one buffer"),
+        ("id,lower,upper,size\na,1,2,3\na,4,5,3\n", "line 3, column id: an id names one buffer"),
     ],
 )
 def test_bad_csv(tmp_path, text, message):

@@ -1,4 +1,7 @@
-"""`nbxtensor plan`: where every byte of a model lies, what it moves and computes, and in what two plans differ."""
+"""`nbxtensor plan`: where every byte of a model lies, what it moves and computes, and in what two plans differ.
+
+With ``--lifetimes`` it places the buffers of a file (`placing`).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Any
 
 from nbxtensor.capture.described import save_plan
 from nbxtensor.cli.figures import figures
+from nbxtensor.cli.placing import PLACING, add_placing, place_file
 from nbxtensor.cli.records import changes_csv, json_text
 from nbxtensor.cli.table import Column, show
 from nbxtensor.cli.text import count_text
@@ -30,14 +34,22 @@ _LARGEST = 3  # of those in use at a peak that a difference names
 def add(groups: Any) -> None:
     """Add the subcommand to a parser's groups."""
     parser = groups.add_parser("plan", help="plan a model: where every byte lies, what is live at the peak")
-    add_model(parser)
+    add_model(parser, optional=True)
     add_output(parser)
     parser.add_argument("--save", type=Path, metavar="FILE.json", help="write the plan to this file")
     parser.add_argument("--against", type=Path, metavar="OTHER.json", help="say in what it differs from a saved plan")
+    add_placing(parser)
     parser.set_defaults(run=_plan)
 
 
 def _plan(asked: argparse.Namespace) -> None:
+    if asked.lifetimes is not None:
+        place_file(asked)
+        return
+    if asked.model is None or any(getattr(asked, word) is not None for word in PLACING):
+        raise UsageError(
+            f"plan: MODEL, or --lifetimes FILE.csv, which {', '.join(f'--{x}' for x in PLACING)} belong to."
+        )
     found, _, _ = planned(asked)
     if asked.save is not None:
         if asked.save.suffix != ".json":

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 from nbxtensor.errors import FormatError, PlanError
 from nbxtensor.planning.graph import Graph
 from nbxtensor.planning.steps import PlanStep, pointers
 
-__all__ = ["Lifetime", "buffer_id", "graph_lifetimes", "read_csv", "workspace_id", "write_csv"]
+__all__ = ["Lifetime", "buffer_id", "graph_lifetimes", "read_csv", "workspace_id", "write_csv", "write_solution"]
 
 _REQUIRED = ("id", "lower", "upper", "size")
-_OPTIONAL = ("alignment",)
+_NUMBERS = ("lower", "upper", "size", "alignment")
+_OPTIONAL = ("alignment", "offset")
+_WIDEST = 1 << 62  # moments and sizes stay below: what is added up stays within 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +125,19 @@ def read_csv(source: Path | str) -> tuple[Lifetime, ...]:
     """Read lifetimes from a file with the columns ``id,lower,upper,size``, and ``alignment`` where it is not 1.
 
     The format is that of the MiniMalloc benchmarks: one row per buffer, in use in [lower, upper), columns in any
-    order.
+    order. A column ``offset``, as in solutions, is passed over, and so are empty lines.
 
     Args:
         source: Path of the file.
 
     Raises:
         FormatError: Not text, a column is missing or not known, or a row is not made of integers, breaks a rule of
-            `Lifetime` or repeats an id; names the file and the line.
+            `Lifetime` or repeats an id; names the file, the line and the column.
     """
     path = Path(source)
     try:
-        reader = csv.reader(io.StringIO(path.read_text(encoding="utf-8")))
-        rows = [(reader.line_num, row) for row in reader]
+        reader = csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig")))
+        rows = [(reader.line_num, row) for row in reader if row]
     except (UnicodeDecodeError, csv.Error) as error:
         raise FormatError(f"{path.name}: the file is comma-separated text in UTF-8. {error}.") from None
     header = [name.strip() for name in rows[0][1]] if rows else []
@@ -143,29 +146,71 @@ def read_csv(source: Path | str) -> tuple[Lifetime, ...]:
             f"{path.name}: the first line names the columns. Got {','.join(header) or 'nothing'}. "
             f"{','.join(_REQUIRED)} in any order, and {','.join(_OPTIONAL)} if wanted."
         )
+    columns = dict(zip(header, zip(*(row for _, row in rows[1:]), strict=False), strict=False))
+    if columns and all(len(row) == len(header) for _, row in rows):
+        try:  # column by column, which is much faster than row by row, and names no row
+            ids = [text.strip() for text in columns["id"]]
+            numbers = [list(map(int, columns.get(name, repeat("1", len(ids))))) for name in _NUMBERS]
+            if len(set(ids)) == len(ids) and all(min(x) > -_WIDEST and max(x) < _WIDEST for x in numbers):
+                return tuple(map(Lifetime, ids, *numbers))
+        except ValueError:  # PlanError is one too
+            pass
     found: dict[str, Lifetime] = {}
     for line, row in rows[1:]:
-        where = f"{path.name}, line {line}"
-        if len(row) != len(header):
-            raise FormatError(f"{where}: a row has {len(header)} fields. Got {','.join(row)!r}.")
-        fields = dict(zip(header, (field.strip() for field in row), strict=True))
-        name = fields.pop("id")
-        try:
-            lifetime = Lifetime(name, **{column: int(value) for column, value in fields.items()})
-        except ValueError as error:  # PlanError is one too
-            raise FormatError(f"{where}: {error}") from None
-        if name in found:
-            raise FormatError(f"{where}: an id names one buffer. Got {name!r} again.")
-        found[name] = lifetime
+        lifetime = _lifetime(path.name, line, header, row)
+        if lifetime.id in found:
+            raise FormatError(
+                f"{path.name}, line {line}, column id: an id names one buffer. Got {lifetime.id!r} again."
+            )
+        found[lifetime.id] = lifetime
     return tuple(found.values())
+
+
+def _lifetime(file: str, line: int, header: Sequence[str], row: Sequence[str]) -> Lifetime:
+    """Return the lifetime that a row states."""
+    where = f"{file}, line {line}"
+    if len(row) != len(header):
+        column = f", column {header[len(row)]}" if len(row) < len(header) else ""
+        raise FormatError(f"{where}{column}: a row has {len(header)} fields. Got {','.join(row)!r}.")
+    name, numbers = "", {"alignment": 1}
+    for column, text in zip(header, row, strict=True):
+        if column == "id":
+            name = text.strip()
+        elif column != "offset":
+            try:
+                numbers[column] = int(text)
+            except ValueError:
+                raise FormatError(f"{where}, column {column}: an integer. Got {text.strip()!r}.") from None
+            if not -_WIDEST < numbers[column] < _WIDEST:
+                raise FormatError(f"{where}, column {column}: an integer of 62 bits. Got {text.strip()}.")
+    lower, upper, size, alignment = (numbers[column] for column in _NUMBERS)
+    try:
+        return Lifetime(name, lower, upper, size, alignment)
+    except PlanError as error:
+        column = "upper" if upper <= lower else "size" if size < 0 else "alignment"
+        raise FormatError(f"{where}, column {column}: {error}") from None
 
 
 def write_csv(target: Path | str, lifetimes: Iterable[Lifetime]) -> None:
     """Write lifetimes to a file that `read_csv` reads; the column ``alignment`` is there only where one is not 1."""
     kept = tuple(lifetimes)
-    columns = _REQUIRED if all(x.alignment == 1 for x in kept) else (*_REQUIRED, *_OPTIONAL)
+    _write(target, kept, {})
+
+
+def write_solution(target: Path | str, lifetimes: Iterable[Lifetime], offsets: Mapping[str, int]) -> None:
+    """Write lifetimes and where each buffer lies, as MiniMalloc does: ``id,lower,upper,size,offset``.
+
+    `read_csv` reads the file, too. The column ``alignment`` is there only where one is not 1.
+    """
+    kept = tuple(lifetimes)
+    _write(target, kept, {"offset": [offsets[x.id] for x in kept]})
+
+
+def _write(target: Path | str, kept: Sequence[Lifetime], more: Mapping[str, Sequence[int]]) -> None:
+    columns = _REQUIRED if all(x.alignment == 1 for x in kept) else (*_REQUIRED, "alignment")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([getattr(x, column) for column in columns] for x in kept)
+    writer.writerow((*columns, *more))
+    rows = ([getattr(x, column) for column in columns] for x in kept)
+    writer.writerows([*row, *(values[i] for values in more.values())] for i, row in enumerate(rows))
     Path(target).write_text(text.getvalue(), encoding="utf-8")

@@ -20,7 +20,7 @@ __all__ = ["STEPS", "Placement", "lower_bound", "place"]
 
 Ints = npt.NDArray[np.int64]
 STEPS = 4000
-"""Steps of exact search that `place` takes at most if nothing else is said: some tenths of a second."""
+"""Steps of exact search that `place` takes at most if nothing else is said, and one more for every ten buffers."""
 _REPAIRS = 96  # passes of repair, for parts that no plain order solves
 _WORK = 16_000_000  # buffers that all passes over a part may look at: some seconds
 _AFTER_WINDOWS = 1_500_000  # the same, where windows have been placed already
@@ -69,7 +69,7 @@ def lower_bound(lifetimes: Iterable[Lifetime]) -> int:
 
 
 def place(
-    lifetimes: Iterable[Lifetime], *, goal: int = 0, steps: int = STEPS, seconds: float | None = None
+    lifetimes: Iterable[Lifetime], *, goal: int = 0, steps: int | None = None, seconds: float | None = None
 ) -> Placement:
     """Return offsets such that no two buffers in use at the same time share a byte.
 
@@ -82,7 +82,7 @@ def place(
     Args:
         lifetimes: What is in use, and when.
         goal: Bytes that are good enough: nothing better is looked for once a placement needs no more.
-        steps: Most steps of exact search, tens of microseconds each.
+        steps: Most steps of exact search, tens of microseconds each; None: `STEPS`, and some for many buffers.
         seconds: Most seconds for searching, counted from the call; None: the steps alone count.
 
     Raises:
@@ -92,8 +92,9 @@ def place(
     >>> found.peak, found.ratio
     (160, 1.0)
     """
-    budget = Budget(steps, None if seconds is None else time.monotonic() + seconds)
     given = list(lifetimes)
+    deadline = None if seconds is None else time.monotonic() + seconds
+    budget = Budget(STEPS + len(given) // 10 if steps is None else steps, deadline)
     if len({x.id for x in given}) != len(given):
         raise PlanError(f"place: an id names one lifetime. Got {len(given)} lifetimes, not all of distinct ids.")
     if (total := sum(x.nbytes for x in given)) > NO_CEILING // 2:
@@ -125,7 +126,11 @@ def place(
 def _block(lifetimes: Sequence[Lifetime]) -> Block:
     """Return the lifetimes as arrays, in the order given."""
     rows = [(x.lower, x.upper, x.size, x.alignment) for x in lifetimes]
-    lower, upper, size, alignment = np.array(rows, np.int64).reshape(-1, 4).T.copy()
+    try:
+        lower, upper, size, alignment = np.array(rows, np.int64).reshape(-1, 4).T.copy()
+    except OverflowError:
+        widest = max(lifetimes, key=lambda x: max(abs(x.lower), abs(x.upper), x.size, x.alignment))
+        raise PlanError(f"place: moments, sizes and alignments are 63 bits wide. Got {widest}.") from None
     return Block(lower, upper, -(-size // alignment) * alignment, alignment)
 
 

@@ -40,13 +40,25 @@ class Budget:
 
     def __bool__(self) -> bool:
         """Return whether anything is left."""
-        return self.steps > 0 and (self._deadline is None or time.monotonic() < self._deadline)
+        return self.steps > 0 and not self.late
+
+    @property
+    def late(self) -> bool:
+        """Whether the deadline has passed."""
+        return self._deadline is not None and time.monotonic() >= self._deadline
 
     def part(self, share: float) -> Budget:
         """Return a share of what is left; what is taken of it is taken of the whole."""
         now = time.monotonic()
         deadline = None if self._deadline is None else now + share * (self._deadline - now)
-        part = Budget(math.ceil(share * self.steps), deadline)
+        return self._within(math.ceil(share * self.steps), deadline)
+
+    def at_most(self, steps: int) -> Budget:
+        """Return so many steps of it, or what is left; what is taken of them is taken of the whole."""
+        return self._within(min(steps, self.steps), self._deadline)
+
+    def _within(self, steps: int, deadline: float | None) -> Budget:
+        part = Budget(steps, deadline)
         part._whole = self
         return part
 

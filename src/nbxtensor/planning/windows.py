@@ -18,7 +18,7 @@ _FEWEST = 24  # windows: fewer do not divide the work
 _WIDTH = 64  # buffers that begin in a window, about: best fit looks at few others, and few windows are to be joined
 _REPAIRS = 12  # passes of repair of a window
 _SEARCHED = 600  # buffers that are searched together, at most
-_SHARE = 0.1  # of the steps left, for one search
+_STEPS = 1500  # of one search
 _WIDENED = 4  # times that a window which fails is joined with as many windows again on each side
 
 
@@ -61,9 +61,9 @@ def _fit(block: Block, members: Ints, offsets: Ints, target: int, budget: Budget
     part = block.take(members)
     found = fit(part, target, fixed=fixed, repairs=_REPAIRS)
     offsets[members] = found.offsets
-    if found.peak <= target or budget is None or len(members) > _SEARCHED:
+    if found.peak <= target or not budget or len(members) > _SEARCHED:
         return found.peak
-    exact = search(part, target, budget.part(_SHARE), fixed)
+    exact = search(part, target, budget.at_most(_STEPS), fixed)
     if exact.offsets is None:
         return found.peak
     offsets[members] = exact.offsets
