@@ -2,8 +2,9 @@
 
 A fresh process with an empty kernel cache and a finder that records and refuses every import of torch imports every
 module of the library, then compiles, plans, runs, captures and replays, on the CPU and, where there is one, on an
-NVIDIA GPU. A second process, the negative control, imports torch inside a ``try`` and must be caught, so that a proof
-that cannot see is noticed.
+NVIDIA GPU. With ``--bundle`` it saves what it ran there; a process without Triton, given the same folder, has to run
+it to the same bytes. A second process, the negative control, imports torch inside a ``try`` and must be caught, so
+that a proof that cannot see is noticed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 WATCH = """
 import importlib.abc, sys
@@ -48,6 +50,17 @@ assert "triton" not in sys.modules
 print(f"planned for {planned.target.arch} in {planned.nbytes} bytes, {len(devices)} devices described, without Triton")
 """
 
+# What was saved where Triton is runs where it is not, to the same bytes.
+FROM_BUNDLE = """
+import numpy as np
+from pathlib import Path
+program = nbx.load_program(Path(sys.argv[2]) / "program")
+given, wanted = (np.load(Path(sys.argv[2]) / f"{name}.npy") for name in ("given", "wanted"))
+assert program(given).numpy().tobytes() == program.capture()(given).numpy().tobytes() == wanted.tobytes()
+assert "triton" not in sys.modules
+print(f"a bundle of {len(program.launches)} launches ran without Triton to the bytes it was saved with")
+"""
+
 RUN = """
 import importlib, pkgutil
 import numpy as np
@@ -58,12 +71,17 @@ x = nbx.asarray(np.linspace(-2, 2, 1024, dtype=np.float32).reshape(8, 128))
 def block(x):
     return nbx.softmax(nbx.gelu(nbx.matmul(x, x.T)) + 1.0, axis=-1)
 eager = block(x).numpy()
-recording = nbx.plan(nbx.trace(block, x.spec), device="cpu").load({}).capture()
+program = nbx.plan(nbx.trace(block, x.spec), device="cpu").load({})
+recording = program.capture()
 assert recording.verified and np.allclose(recording(x).numpy(), eager, atol=1e-6)
 from pathlib import Path
 kernels = sum(p.is_file() for p in Path(sys.argv[1]).rglob("*"))
 assert kernels > 0
 print("replayed", len(recording), "launches; files in the cache that was empty:", kernels)
+if sys.argv[2:]:
+    program.save(Path(sys.argv[2]) / "program")
+    np.save(Path(sys.argv[2]) / "given.npy", x.numpy())
+    np.save(Path(sys.argv[2]) / "wanted.npy", program(x).numpy())
 """
 
 # On an NVIDIA GPU, where there is one: an op and a captured program, their kernels compiled here and now.
@@ -93,12 +111,12 @@ sys.exit(3 if ATTEMPTS or "torch" in sys.modules else 0)
 TORCH_FREE, CAUGHT = 0, 3
 
 
-def watched(body: str) -> tuple[int, int]:
+def watched(body: str, *arguments: str) -> tuple[int, int]:
     """Run ``body`` under watch in a fresh process with an empty cache; return its exit status and the attempts."""
     with tempfile.TemporaryDirectory() as folder:
         caches = dict.fromkeys(("XDG_CACHE_HOME", "TRITON_CACHE_DIR", "NBX_CACHE_DIR"), folder)
         done = subprocess.run(
-            [sys.executable, "-c", WATCH + body + VERDICT, folder],
+            [sys.executable, "-c", WATCH + body + VERDICT, folder, *arguments],
             env={**os.environ, **caches},
             cwd=folder,
             check=False,
@@ -114,8 +132,15 @@ def main() -> int:
     """Run the proof and its control; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--without-triton", action="store_true", help="facts and plans alone: nothing is compiled")
-    body = WITHOUT_TRITON if parser.parse_args().without_triton else WITHOUT_TRITON + RUN + ON_GPU
-    passed = watched(body) == (TORCH_FREE, 0)
+    parser.add_argument(
+        "--bundle", type=Path, help="folder where the run is saved, and where it is found without Triton"
+    )
+    asked = parser.parse_args()
+    bundle = [str(asked.bundle.absolute())] if asked.bundle else []
+    if bundle and not asked.without_triton:
+        asked.bundle.mkdir(parents=True)
+    body = WITHOUT_TRITON + (FROM_BUNDLE * len(bundle) if asked.without_triton else RUN + ON_GPU)
+    passed = watched(body, *bundle) == (TORCH_FREE, 0)
     status, attempts = watched(CONTROL)
     caught = status == CAUGHT and attempts > 0
     print(f"torch-free proof: {'passed with 0 attempts' if passed else 'FAILED'}")
