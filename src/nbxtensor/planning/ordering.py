@@ -12,6 +12,7 @@ from nbxtensor.planning.lifetimes import graph_lifetimes
 from nbxtensor.planning.order import BUDGET, Task, dependencies, search
 from nbxtensor.planning.passes import compact
 from nbxtensor.planning.placement import lower_bound
+from nbxtensor.planning.remaking import remake
 from nbxtensor.planning.steps import PlanStep, choose
 
 __all__ = ["arrange", "reorder"]
@@ -32,18 +33,24 @@ def reorder(graph: Graph, target: Target, *, alignment: int, budget: int = BUDGE
     Raises:
         UnsupportedError: No kernel serves a node.
     """
-    plain = compact(in_place(graph, target))
+    return compact(in_place(_ordered(graph, target, alignment, budget), target))
+
+
+def _ordered(graph: Graph, target: Target, alignment: int, budget: int) -> Graph:
+    """Return ``graph`` in the better order, results not in place."""
     sizes, tasks = _tasks(graph, choose(graph, target), target, alignment)
     found = search(tasks, sizes, {ref.buffer for ref in graph.outputs if sizes[ref.buffer]}, budget=budget)
     if found.order == tuple(range(len(tasks))):
-        return plain
+        return graph
     ordered = replace(graph, nodes=tuple(graph.nodes[index] for index in found.order))
-    ordered = compact(in_place(ordered, target))
-    return ordered if _bound(ordered, target, alignment) < _bound(plain, target, alignment) else plain
+    return ordered if _bound(ordered, target, alignment) < _bound(graph, target, alignment) else graph
 
 
 def arrange(graph: Graph, copy: Op, target: Target, *, alignment: int, budget: int = BUDGET) -> Graph:
     """Return ``graph`` as `reorder` does, with parts of values made where they end up if that needs no more memory.
+
+    Values that are cheap to make, from what is there all the time, are made again where that needs less
+    (`remaking.remake`).
 
     Args:
         graph: The graph, its states settled.
@@ -55,12 +62,13 @@ def arrange(graph: Graph, copy: Op, target: Target, *, alignment: int, budget: i
     Raises:
         UnsupportedError: No kernel serves a node.
     """
-    plain = reorder(graph, target, alignment=alignment, budget=budget)
+    best = _ordered(graph, target, alignment, budget)
     joined = join(graph, copy, target)
-    if joined is graph:
-        return plain
-    found = reorder(joined, target, alignment=alignment, budget=budget)
-    return found if _bound(found, target, alignment) <= _bound(plain, target, alignment) else plain
+    if joined is not graph:
+        other = _ordered(joined, target, alignment, budget)
+        if _bound(other, target, alignment) <= _bound(best, target, alignment):
+            best = other
+    return compact(in_place(remake(best, target, alignment=alignment), target))
 
 
 def _tasks(graph: Graph, steps: tuple[PlanStep, ...], target: Target, alignment: int) -> tuple[list[int], list[Task]]:
@@ -86,4 +94,5 @@ def _tasks(graph: Graph, steps: tuple[PlanStep, ...], target: Target, alignment:
 
 
 def _bound(graph: Graph, target: Target, alignment: int) -> int:
+    graph = compact(in_place(graph, target))
     return lower_bound(graph_lifetimes(graph, choose(graph, target), alignment))
