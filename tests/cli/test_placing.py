@@ -109,13 +109,19 @@ def test_what_is_no_file_of_lifetimes(tmp_path, text, where, capsys):
         (["--lifetimes", "none.csv", "--seconds", "nan"], "--seconds"),
         (["--lifetimes", "none.csv", "--svg", "a.svg"], "in place of a model. Got svg"),
         (["model.py", "--lifetimes", "none.csv"], "in place of a model. Got model"),
-        (["model.py", "--capacity", "4"], "--capacity"),
-        ([], "MODEL"),
     ],
 )
 def test_words_that_do_not_go_together(words, told, capsys):
     assert main(["plan", *words]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["model.py", "--capacity", "4"], ["--out", "a.csv"]])
+def test_a_model_or_a_file_of_lifetimes(words, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["plan", *words])
+    assert stopped.value.code == 2
+    assert "MODEL, or --lifetimes FILE.csv, which --capacity, --seconds, --out belong to" in capsys.readouterr().err
 
 
 def test_nothing_to_place(tmp_path, capsys):

@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +40,15 @@ def add(groups: Any) -> None:
     parser.add_argument("--save", type=Path, metavar="FILE.json", help="write the plan to this file")
     parser.add_argument("--against", type=Path, metavar="OTHER.json", help="say in what it differs from a saved plan")
     add_placing(parser)
-    parser.set_defaults(run=_plan)
+    parser.set_defaults(run=partial(_plan, parser))
 
 
-def _plan(asked: argparse.Namespace) -> None:
+def _plan(parser: argparse.ArgumentParser, asked: argparse.Namespace) -> None:
     if asked.lifetimes is not None:
         place_file(asked)
         return
     if asked.model is None or any(getattr(asked, word) is not None for word in PLACING):
-        raise UsageError(
-            f"plan: MODEL, or --lifetimes FILE.csv, which {', '.join(f'--{x}' for x in PLACING)} belong to."
-        )
+        parser.error(f"MODEL, or --lifetimes FILE.csv, which {', '.join(f'--{x}' for x in PLACING)} belong to")
     found, _, _ = planned(asked)
     if asked.save is not None:
         if asked.save.suffix != ".json":
