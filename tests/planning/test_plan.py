@@ -127,7 +127,23 @@ def test_a_limit_holds_for_all_memory():
     assert plan(small(), ops.TARGET, limit=whole.nbytes) == whole
     with pytest.raises(PlanError, match=rf"Got {whole.nbytes} bytes .* limit of {whole.nbytes - 1}\.") as error:
         plan(small(), ops.TARGET, limit=whole.nbytes - 1)
+    assert "It is 1 bytes too large. Beside weights and state, an arena of 1279 bytes would fit" in str(error.value)
+    assert "node 0 (matmul) takes 1280 by itself, in any order." in str(error.value)
     assert "arena: b0 512 B (x), n0.partial 512 B (node 0 matmul, workspace partial), b4 256 B" in str(error.value)
+
+
+def test_what_would_fit_where_the_arena_is_not_what_is_too_large():
+    kept = plan(small(), ops.TARGET).weights_nbytes + plan(small(), ops.TARGET).state_nbytes
+    with pytest.raises(PlanError, match=rf"Weights and state alone take {kept}: smaller ones would fit"):
+        plan(small(), ops.TARGET, limit=kept)
+    b = Builder()
+    x = b.input((8, 16))
+    y = [b.call(ops.center, x) for _ in range(3)]
+    graph = b.graph(b.call(ops.add, b.call(ops.add, y[0], y[1]), y[2]))
+    with pytest.raises(
+        PlanError, match="an arena of 2047 bytes would fit; no operation takes more than 1536 by itself"
+    ):
+        plan(graph, ops.TARGET, limit=2047)
 
 
 def test_a_loader_makes_it_run():

@@ -18,7 +18,7 @@ from nbxtensor.planning.lifetimes import Lifetime, buffer_id, graph_lifetimes, w
 from nbxtensor.planning.picture import draw
 from nbxtensor.planning.placement import lower_bound, place
 from nbxtensor.planning.price import Price, price_graph
-from nbxtensor.planning.report import at_peak, difference, summary
+from nbxtensor.planning.report import at_peak, difference, summary, would_fit
 from nbxtensor.planning.steps import PlanStep, choose
 from nbxtensor.planning.verify import verify_in_place, verify_placement
 
@@ -230,7 +230,7 @@ class Plan:
             raise PlanError(
                 f"{self.graph.name}: the plan stays within the limit. Got {self.nbytes} bytes (arena "
                 f"{self.arena_nbytes}, weights {self.weights_nbytes}, state {self.state_nbytes}) and a limit of "
-                f"{limit}. At the peak of the arena: {', '.join(at_peak(self)) or 'nothing'}."
+                f"{limit}. {would_fit(self, limit)} At the peak of the arena: {', '.join(at_peak(self)) or 'nothing'}."
             )
         counts = len(self.graph.buffers), len(self.graph.nodes), len(self.graph.nodes)
         if counts != (len(self.locations), len(self.steps), len(self.workspaces)):

@@ -12,7 +12,7 @@ from nbxtensor.planning.steps import family
 if TYPE_CHECKING:
     from nbxtensor.planning.plan import Plan
 
-__all__ = ["at_peak", "difference", "owners", "size_text", "summary"]
+__all__ = ["at_peak", "difference", "owners", "size_text", "summary", "would_fit"]
 
 _SHOWN = 6  # entries of a list on the one screen
 
@@ -33,6 +33,21 @@ def at_peak(plan: Plan) -> list[str]:
     """Return what is in use at the first moment at which most of the arena is, the largest first."""
     found = peak(plan)
     return [] if found is None else [f"{x.id} {size_text(x.nbytes)} ({x.name})" for x in found.live]
+
+
+def would_fit(plan: Plan, limit: int) -> str:
+    """Return, as text, by how much a plan is too large and what would fit."""
+    kept, short = plan.weights_nbytes + plan.state_nbytes, plan.nbytes - limit
+    if kept >= limit:
+        left = f"Weights and state alone take {kept}: smaller ones would fit, no smaller input."
+    else:
+        place, least = plan.largest_op or (0, 0)
+        left = f"Beside weights and state, an arena of {limit - kept} bytes would fit; "
+        if least > limit - kept:
+            left += f"node {place} ({plan.graph.nodes[place].op.name}) takes {least} by itself, in any order."
+        else:
+            left += f"no operation takes more than {least} by itself."
+    return f"It is {short} bytes too large. {left}"
 
 
 def summary(plan: Plan) -> str:
