@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -406,6 +407,21 @@ def test_further_targets_are_compiled(program, tmp_path):
     rewritten(tmp_path / "bundle", only_the_second)
     for mine, theirs in zip(nbx.load_program(tmp_path / "bundle")(*drawn(1)), program(*drawn(1)), strict=True):
         np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "refusal", [{"needs": frozenset({"tiles"})}, {"accepts": lambda call: "tiles" in call.device.features}]
+)
+def test_a_target_that_a_kernel_does_not_serve_is_refused(program, tmp_path, monkeypatch, refusal):
+    used = next(node.op for node in program.plan.graph.nodes if node.op.name == "linear")
+    before = used.kernels
+    object.__setattr__(used, "kernels", tuple(replace(kernel, **refusal) for kernel in before))
+    try:
+        with pytest.raises(UnsupportedError, match=r"linear: .* and x86-64-v3\. "):
+            program.save(tmp_path / "bundle", targets=["x86-64-v3"])
+    finally:
+        object.__setattr__(used, "kernels", before)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_targets_of_another_backend_are_refused(program, tmp_path):
