@@ -22,10 +22,10 @@ _STYLE = """
 body{margin:0 auto;max-width:1360px;padding:24px 32px 64px;background:var(--back);color:var(--ink);
 font:14px/1.5 system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif}
 h1{font-size:22px;margin:0 0 4px}h2{font-size:16px;margin:36px 0 10px}p{color:var(--dim);margin:0 0 12px}
-.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(170px,1fr));gap:12px;margin:18px 0 8px}
+.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(125px,1fr));gap:12px;margin:18px 0 8px}
 .facts div{background:var(--card);border:1px solid var(--grid);border-radius:8px;padding:10px 14px}
 .facts b{display:block;font-size:18px;font-weight:600}.facts span{color:var(--dim)}
-.scroll{overflow-x:auto}table{border-collapse:collapse;min-width:60%}
+.scroll{overflow-x:auto}.scroll svg{min-width:960px}table{border-collapse:collapse;min-width:60%}
 th,td{padding:4px 14px 4px 0;text-align:right;white-space:nowrap;border-bottom:1px solid var(--grid);
 font-variant-numeric:tabular-nums}
 th{color:var(--dim);font-weight:500}th.t,td.t{text-align:left}tr.sum td{font-weight:600;border-bottom:0}
@@ -56,7 +56,7 @@ def page(plan: Plan, figures: Figures) -> str:
     total = figures.total
     facts = [
         ("arena", size_text(plan.arena_nbytes)),
-        ("lower bound", f"{size_text(plan.lower_bound)} ({plan.ratio:.4f})"),
+        ("lower bound", size_text(plan.lower_bound)),
         ("weights", size_text(plan.weights_nbytes)),
         ("state", size_text(plan.state_nbytes)),
         ("in all", size_text(plan.nbytes)),
@@ -79,14 +79,10 @@ def page(plan: Plan, figures: Figures) -> str:
         *(f"<div><span>{name}</span><b>{escape(text)}</b></div>" for name, text in facts),
         "</div>",
         "<h2>Memory</h2>",
-        plan.svg(),
+        f'<div class="scroll">{plan.svg()}</div>',
         *_peak(plan),
         "<h2>Time</h2>",
-        *(
-            [f"<p>{escape(figures.lacking)}</p>"]
-            if figures.lacking
-            else [draw_roofline(head, _points(figures), figures.facts)]
-        ),
+        *_roofline(head, figures),
         *_table("By op family", "op family", figures.families, total),
         *_table("By op", "op", figures.ops, total),
         "<details><summary>By node</summary>",
@@ -98,14 +94,17 @@ def page(plan: Plan, figures: Figures) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _points(figures: Figures) -> list[Point]:
-    return [
-        Point(
-            f"node {row.node} {row.name} ({row.kernel})", row.family, row.flops, row.nbytes, row.seconds, row.measured
-        )
-        for row in figures.nodes
-        if row.seconds is not None
+def _roofline(head: str, figures: Figures) -> Iterator[str]:
+    """Yield the roofline, or why there is none."""
+    if figures.lacking:
+        yield f"<p>{escape(figures.lacking)}</p>"
+        return
+    points = [
+        Point(f"node {x.node} {x.name} ({x.kernel})", x.family, x.flops, x.nbytes, x.seconds, x.measured)
+        for x in figures.nodes
+        if x.seconds is not None
     ]
+    yield f'<div class="scroll">{draw_roofline(head, points, figures.facts)}</div>'
 
 
 def _peak(plan: Plan) -> Iterator[str]:

@@ -17,6 +17,7 @@ LOOK = (
     ".nbx .back{fill:var(--back)}.nbx .b{stroke:var(--back);stroke-width:.6}"
     ".nbx .b:hover{stroke:var(--ink);stroke-width:1.8}.nbx .w{fill-opacity:.5}"
     ".nbx .l{fill:none;stroke:var(--ink);stroke-width:1.4;stroke-opacity:.6}"
+    ".nbx .o{paint-order:stroke;stroke:var(--back);stroke-width:4px;stroke-linejoin:round}"
     ".nbx .p{stroke:var(--bound);stroke-width:1.4;stroke-dasharray:6 4;fill:none}"
 )
 """Style of every picture: colours of the page by the scheme that the reader prefers."""
@@ -49,7 +50,7 @@ def family_colours(families: Iterable[str]) -> dict[str, str]:
 
 def text_width(text: str) -> float:
     """Return about how wide a text of 12 pixels is, rather too wide than too narrow."""
-    return 7.4 * len(text)
+    return 6.8 * len(text)
 
 
 def keys(entries: Iterable[tuple[str, str]], left: int, right: int, y: int) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from nbxtensor.planning.drawing import family_colours, frame, keys
 from nbxtensor.planning.peak import in_use, owners
 from nbxtensor.planning.report import size_text
+from nbxtensor.planning.steps import family
 
 if TYPE_CHECKING:
     from nbxtensor.planning.lifetimes import Lifetime
@@ -20,8 +21,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 96, 24, 84, 56  # margins round the drawing
 _TICKS = 8  # wanted along an axis
 _SWATCH = '<rect width="12" height="12" rx="2" fill="{}"/>'
 _LINES = (
-    ('<line class="p" x1="-2" x2="14" y1="6" y2="6"/>', "lower bound"),
-    ('<line class="l" x1="-2" x2="14" y1="6" y2="6"/>', "in use"),
+    ('<line class="p" x1="-5" x2="12" y1="6" y2="6"/>', "lower bound"),
+    ('<line class="l" x1="-5" x2="12" y1="6" y2="6"/>', "in use"),
 )
 
 
@@ -36,7 +37,7 @@ def draw(plan: Plan) -> str:
     wide, high = (_WIDTH - _LEFT - _RIGHT) / end, (_HEIGHT - _TOP - _BOTTOM) / top
     floor = _HEIGHT - _BOTTOM
     named = owners(plan)
-    colours = family_colours(family for _, family in named.values())
+    colours = family_colours(family(node) for node in plan.graph.nodes)
     head = f"{plan.graph.name} on {plan.target.backend} {plan.target.arch}"
     facts = (
         f"arena {size_text(plan.arena_nbytes)}, lower bound {size_text(plan.lower_bound)} (ratio {plan.ratio:.4f}), "
@@ -49,7 +50,7 @@ def draw(plan: Plan) -> str:
         *_axes(end, plan.arena_nbytes, wide, high),
     ]
     for x in plan.lifetimes:
-        label, family = named[x.id]
+        label, of = named[x.id]
         offset = plan.offsets[x.id]
         tip = (
             f"{x.id}: {label}\n{size_text(x.size)} ({x.size:,} bytes) at {offset:,}\n"
@@ -59,7 +60,7 @@ def draw(plan: Plan) -> str:
         out.append(
             f'<rect class="{kind}" x="{_LEFT + x.lower * wide:.2f}" y="{floor - (offset + x.size) * high:.2f}" '
             f'width="{(x.upper - x.lower) * wide:.2f}" height="{max(x.size * high, 0.4):.2f}" '
-            f'fill="{colours[family]}"><title>{escape(tip)}</title></rect>'
+            f'fill="{colours[of]}"><title>{escape(tip)}</title></rect>'
         )
     bound = floor - plan.lower_bound * high
     out += [

@@ -14,11 +14,13 @@ __all__ = ["Point", "draw_roofline"]
 _WIDTH, _HEIGHT = 1280, 560
 _LEFT, _RIGHT, _TOP, _BOTTOM = 96, 24, 84, 56  # margins round the drawing
 _BANDWIDTHS = {
-    "memory.copy_bandwidth": "memory, measured",
-    "memory.bandwidth": "memory, stated",
-    "memory.l2_bandwidth": "cache, measured",
+    "memory.copy_bandwidth": "memory",
+    "memory.bandwidth": "memory, as stated",
+    "memory.l2_bandwidth": "cache",
 }
-_UNITS = {"rates": "measured", "compute": "stated"}
+_UNITS = {"rates": "", "compute": ", as stated"}
+_LINE = 16  # of text, in pixels
+_Box = tuple[float, float, float, float]  # left, top, right, bottom
 _DOT = '<circle cx="6" cy="6" r="5" fill="{}"/>'
 _RING = '<circle class="l" cx="6" cy="6" r="5"/>'
 
@@ -59,7 +61,8 @@ def draw_roofline(name: str, points: Sequence[Point], facts: Mapping[str, float]
     kept = [p for p in points if p.flops and p.nbytes and p.seconds]
     total = sum(p.seconds for p in points)
     left_out = sum(p.seconds for p in points) - sum(p.seconds for p in kept)
-    said = f"{len(kept)} of {len(points)} drawn, the others without arithmetic"
+    said = "rates of the device as measured; " if any(key.startswith("rates.") for key in facts) else ""
+    said += f"{len(kept)} of {len(points)} calls drawn, the others do no arithmetic"
     said += f" ({left_out / total:.1%} of the time)" if total else ""
     slopes = {text: facts[key] for key, text in _BANDWIDTHS.items() if key in facts}
     roofs = dict(_roofs(facts))
@@ -67,12 +70,12 @@ def draw_roofline(name: str, points: Sequence[Point], facts: Mapping[str, float]
     if not kept or not slopes or not roofs:
         return "\n".join([*out, "</svg>"]) + "\n"
     scale = _Scale(kept, slopes, roofs)
-    colours = family_colours(p.family for p in kept)
-    del colours["input"]
-    marks = [(_DOT.format(colour), family) for family, colour in colours.items()]
+    colours = family_colours(p.family for p in points)
+    marks = [(_DOT.format(colours[name]), name) for name in sorted({p.family for p in kept})]
     marks += [(_RING, "measured")] if any(p.measured for p in kept) else []
     out += keys(marks, _LEFT, _WIDTH - _RIGHT, 70)
     out += [*scale.axes(), *scale.lines(slopes, roofs)]
+    boxes: list[_Box] = []
     for p in sorted(kept, key=lambda p: -p.seconds):
         x, y = scale.x(p.flops / p.nbytes), scale.y(p.flops / p.seconds)
         radius = 4 + 22 * math.sqrt(p.seconds / total)
@@ -80,11 +83,13 @@ def draw_roofline(name: str, points: Sequence[Point], facts: Mapping[str, float]
             f'<circle class="b" cx="{x:.2f}" cy="{y:.2f}" r="{radius:.2f}" fill="{colours[p.family]}" '
             f'fill-opacity=".85"><title>{escape(_tip(p))}</title></circle>'
         )
+        boxes.append((x - radius, y - radius, x + radius, y + radius))
         if p.measured:
             at = scale.y(p.flops / p.measured)
             out.append(f'<line class="l" x1="{x:.2f}" x2="{x:.2f}" y1="{y:.2f}" y2="{at:.2f}"/>')
             out.append(f'<circle class="l" cx="{x:.2f}" cy="{at:.2f}" r="{radius:.2f}"/>')
-    return "\n".join([*out, "</svg>"]) + "\n"
+            boxes.append((x - radius, at - radius, x + radius, at + radius))
+    return "\n".join([*out, *scale.words(slopes, roofs, boxes), "</svg>"]) + "\n"
 
 
 def _roofs(facts: Mapping[str, float]) -> Iterator[tuple[str, float]]:
@@ -93,7 +98,7 @@ def _roofs(facts: Mapping[str, float]) -> Iterator[tuple[str, float]]:
         parts = key.split(".")
         unit = parts[1].partition("_")[0] if len(parts) == 3 else ""
         if parts[0] in _UNITS and unit in ("matrix", "vector"):
-            yield f"{unit} {parts[2]}, {_UNITS[parts[0]]}", rate
+            yield f"{unit} {parts[2]}{_UNITS[parts[0]]}", rate
 
 
 def _tip(p: Point) -> str:
@@ -156,31 +161,65 @@ class _Scale:
 
     def lines(self, slopes: Mapping[str, float], roofs: Mapping[str, float]) -> Iterator[str]:
         """Yield the roofs: a flat line per rate from where the fastest memory reaches it, a slope per memory."""
-        highest, fastest = max(roofs.values()), max(slopes.values())
-        taken: list[float] = []
-        for text, rate in sorted(roofs.items(), key=lambda entry: -entry[1]):
+        fastest = max(slopes.values())
+        for rate in roofs.values():
             start, y = self.x(rate / fastest), self.y(rate)
             yield f'<line class="l" x1="{start:.2f}" x2="{_WIDTH - _RIGHT}" y1="{y:.2f}" y2="{y:.2f}"/>'
-            if all(abs(y - other) >= 16 for other in taken):
-                taken.append(y)
-                words = f"{text}: {_rate(rate)}"
-                place = f'x="{_WIDTH - _RIGHT - 4}" y="{y - 5:.2f}" text-anchor="end"'
-                yield f'<text class="n" {place}>{escape(words)}</text>'
-        low = 10.0 ** self._x[0]
-        for text, rate in sorted(slopes.items(), key=lambda entry: -entry[1]):
-            first = max(low, 10.0 ** self._y[0] / rate)
-            x, y, end, top = self.x(first), self.y(first * rate), self.x(highest / rate), self.y(highest)
+        for rate in slopes.values():
+            x, y, end, top = self._slope(rate, roofs)
             yield f'<line class="p" x1="{x:.2f}" x2="{end:.2f}" y1="{y:.2f}" y2="{top:.2f}"/>'
-            angle = math.degrees(math.atan2(top - y, end - x))
-            words = f"{text}: {rate / 1e9:,.4g} GB/s"
-            along = max((end - x) * 0.04, 0.0)
-            if math.hypot(end - x, top - y) < text_width(words):
+
+    def words(self, slopes: Mapping[str, float], roofs: Mapping[str, float], taken: list[_Box]) -> Iterator[str]:
+        """Yield what each roof is, where no point lies if there is such a place, and once where two are as good as one.
+
+        Args:
+            slopes: Bytes per second of each memory.
+            roofs: Operations per second of each unit.
+            taken: Where points lie.
+        """
+        fastest, heights = max(slopes.values()), list[float]()
+        for text, rate in sorted(roofs.items(), key=lambda entry: (" int" in entry[0], -entry[1])):
+            start, y = self.x(rate / fastest), self.y(rate)
+            if any(abs(y - other) < _LINE for other in heights):
                 continue
-            at_y = y + along / (end - x) * (top - y) - 6
-            yield (
-                f'<text class="n" transform="translate({x + along:.2f} {at_y:.2f}) rotate({angle:.2f})">'
-                f"{escape(words)}</text>"
-            )
+            heights.append(y)
+            words = f"{text}: {_rate(rate)}"
+            x, below = _place(text_width(words), start, y, taken)
+            place = f'x="{x:.2f}" y="{y + (14 if below else -5):.2f}" text-anchor="end"'
+            yield f'<text class="n o" {place}>{escape(words)}</text>'
+        for number, (text, rate) in enumerate(sorted(slopes.items(), key=lambda entry: -entry[1])):
+            x, y, end, top = self._slope(rate, roofs)
+            words = f"{text}: {rate / 1e9:,.4g} GB/s"
+            length = math.hypot(end - x, top - y)
+            if length < text_width(words) + 24:
+                continue
+            across, up = (end - x) / length, (top - y) / length
+            beside = -6.0 if number == 0 else 15.0  # above the fastest, below the others
+            x, y = x + 16 * across - beside * up, y + 16 * up + beside * across
+            angle = math.degrees(math.atan2(up, across))
+            place = f'transform="translate({x:.2f} {y:.2f}) rotate({angle:.2f})"'
+            yield f'<text class="n o" {place}>{escape(words)}</text>'
+
+    def _slope(self, rate: float, roofs: Mapping[str, float]) -> tuple[float, float, float, float]:
+        """Return where the line of a memory begins and ends."""
+        first, highest = max(10.0 ** self._x[0], 10.0 ** self._y[0] / rate), max(roofs.values())
+        return self.x(first), self.y(first * rate), self.x(highest / rate), self.y(highest)
+
+
+def _place(wide: float, start: float, y: float, taken: list[_Box]) -> tuple[float, bool]:
+    """Return where a text along a roof ends, and whether it is below it: where it meets no point, or at the right."""
+    last = _WIDTH - _RIGHT - 4
+    for below in (False, True):
+        top = y + 3 if below else y - _LINE
+        for back in range(0, max(int(last - start - wide), 0) + 1, _LINE):
+            box = (last - back - wide, top, last - back, top + 13)
+            if not any(_meet(box, point) for point in taken):
+                return last - back, below
+    return last, False
+
+
+def _meet(one: _Box, other: _Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _decades(values: Sequence[float]) -> tuple[int, int]:
