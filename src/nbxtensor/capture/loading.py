@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from nbxtensor.backend.contract import Bound
-from nbxtensor.capture.program import Interface, Place, Program, address_of, spec_of
+from nbxtensor.capture.interface import Interface, Place, spec_of
+from nbxtensor.capture.program import Program, address_of
 from nbxtensor.capture.saving import save_programs
 from nbxtensor.dtype.itemsize import bits, numpy_dtype
 from nbxtensor.errors import ArgumentError, DtypeError, PlanError, ShapeError

@@ -13,8 +13,9 @@ import numpy as np
 from nbxtensor.backend.contract import Bound, LoadedKernel
 from nbxtensor.backend.registry import parse_device
 from nbxtensor.capture.folder import BundleFolder
+from nbxtensor.capture.interface import Interface, Place, View
 from nbxtensor.capture.kernel_table import kernels_in
-from nbxtensor.capture.program import Interface, Place, Program, View
+from nbxtensor.capture.program import Program
 from nbxtensor.errors import ArgumentError, FormatError, NbxError, UnsupportedError
 from nbxtensor.memory.allocator import Storage
 from nbxtensor.op import Spec, Target

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,97 +12,25 @@ import numpy as np
 
 from nbxtensor.backend.contract import Bound
 from nbxtensor.backend.forks import in_child
+from nbxtensor.capture.interface import Interface, Place, View
 from nbxtensor.capture.recording import Recording
 from nbxtensor.dtype.convert import convert
 from nbxtensor.dtype.itemsize import bits, kind, numpy_dtype
 from nbxtensor.errors import ArgumentError, DtypeError, NbxError, PlanError, ShapeError
 from nbxtensor.memory.allocator import Storage
 from nbxtensor.op import Array, Spec, Target
-from nbxtensor.planning.graph import GraphBuffer, Ref
+from nbxtensor.planning.graph import Ref
 from nbxtensor.run import Device, launch
 from nbxtensor.tensor import Tensor, asarray, from_numpy_array
 
 if TYPE_CHECKING:
     from nbxtensor.planning.plan import Plan  # a program that was saved may run without ever looking at its plan
 
-__all__ = ["Interface", "Place", "Program", "State", "View"]
+__all__ = ["Program", "State"]
 
 
 Saver = Callable[..., None]
 """Writes programs to a folder: `saving.save_programs`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a buffer lies in memory.
-
-    Attributes:
-        storage: The block it is part of.
-        offset: Bytes from the block's start.
-        nbytes: Its size.
-    """
-
-    storage: Storage
-    offset: int
-    nbytes: int
-
-    @property
-    def address(self) -> int:
-        """Its first byte."""
-        return self.storage.address + self.offset
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What a caller sees of a place.
-
-    Attributes:
-        place: The place.
-        spec: Shape, dtype and strides.
-        offset: Elements from the place's start to the view's first element.
-    """
-
-    place: Place
-    spec: Spec
-    offset: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Interface:
-    """What callers see of a program.
-
-    Attributes:
-        name: What the program is called in messages.
-        inputs: The inputs.
-        outputs: The results.
-        states: What outlives a run, by name.
-        places: Where each buffer of the plan's graph lies; None for one that nothing touches.
-    """
-
-    name: str
-    inputs: tuple[View, ...]
-    outputs: tuple[View, ...]
-    states: Mapping[str, View]
-    places: tuple[Place | None, ...]
-
-    @classmethod
-    def of_plan(cls, plan: Plan, places: tuple[Place | None, ...]) -> Interface:
-        """Return the interface of a plan whose buffers lie at ``places``."""
-        graph = plan.graph
-
-        def view(ref: Ref) -> View:
-            place = places[ref.buffer]
-            if place is None:
-                raise PlanError(f"{graph.name}: buffer {ref.buffer} has no place.")
-            return View(place, ref.spec, ref.offset)
-
-        return cls(
-            graph.name,
-            tuple(view(Ref(i, spec_of(b))) for i, b in graph.of_kind("input")),
-            tuple(view(ref) for ref in graph.outputs),
-            {b.name or str(i): view(Ref(i, b.spec or _bytes(b))) for i, b in graph.of_kind("state")},
-            places,
-        )
 
 
 class _Turn:
@@ -413,23 +340,12 @@ class State(Mapping[str, Tensor]):
                 memory.copy_in(address_of(tensor), saved[name].data)
 
 
-def spec_of(buffer: GraphBuffer) -> Spec:
-    """Return the layout in which a buffer's value is given."""
-    if buffer.spec is None:
-        raise PlanError(f"a buffer of kind {buffer.kind} has a spec. {buffer.name!r} has none.")
-    return buffer.spec
-
-
 def address_of(tensor: Tensor, elements: int | None = None) -> int:
     """Return the address of a tensor's first element, or of the element of its storage at ``elements``."""
     storage = tensor.storage
     if not isinstance(storage, Storage):
         raise PlanError("a program's tensors have memory.")
     return storage.address + (tensor.offset if elements is None else elements) * bits(tensor.dtype) // 8
-
-
-def _bytes(buffer: GraphBuffer) -> Spec:
-    return Spec((buffer.nbytes,), "uint8")
 
 
 def example(index: int, spec: Spec) -> Tensor:

@@ -12,8 +12,9 @@ import numpy as np
 from nbxtensor.backend.contract import Bound
 from nbxtensor.capture.described import save_plan
 from nbxtensor.capture.folding import fold
+from nbxtensor.capture.interface import Place, spec_of
 from nbxtensor.capture.kernel_table import KernelTable, kernel_file
-from nbxtensor.capture.program import Place, Program, spec_of
+from nbxtensor.capture.program import Program
 from nbxtensor.capture.references import References, WeightsFile
 from nbxtensor.capture.writing import BundleWriter
 from nbxtensor.dtype.itemsize import bits
