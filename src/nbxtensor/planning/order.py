@@ -38,13 +38,16 @@ class Ordered:
     Attributes:
         order: The tasks by index, in the order in which they run.
         peak: Most bytes in use at one moment.
-        floor: Bytes of the task that needs most by itself: no order needs less.
+        largest: Bytes of the task that needs most by itself.
+        floor: Bytes that no order needs less than: those, or those of a task at the peak with all that is made before
+            it and used after it in every order.
         steps: Steps the search took.
         complete: Whether no order needs less than ``peak``.
     """
 
     order: tuple[int, ...]
     peak: int
+    largest: int
     floor: int
     steps: int
     complete: bool
@@ -98,7 +101,11 @@ def search(
             break
         order, peak = better, max(known.profile(better))
         complete = peak <= known.floor
-    return Ordered(tuple(order), peak, known.floor, steps, complete)
+    floor = known.floor
+    if not complete:
+        profile = known.profile(order)
+        floor = max([floor, *(known.least(index) for index, most in zip(order, profile, strict=True) if most == peak)])
+    return Ordered(tuple(order), peak, known.floor, peak if complete else floor, steps, complete or peak == floor)
 
 
 def _improved(
@@ -151,9 +158,23 @@ class _Tasks:
         never = 1 << len(self.tasks)  # the user of what is kept that never runs
         for buffer in self.kept:
             self.users[buffer] = self.users.get(buffer, 0) | never
-        self.floor = max((self._least(index) for index in range(len(self.tasks))), default=0)
+        self.floor = max((self._alone(index) for index in range(len(self.tasks))), default=0)
 
-    def _least(self, index: int) -> int:
+    def least(self, index: int) -> int:
+        """Return the bytes in use while a task runs, in whatever order: those that wait for what comes after it too."""
+        before = after = 1 << index
+        for found in reversed(range(len(self.tasks))):  # tasks come after those that they need
+            if before >> found & 1:
+                before |= self.needs[found]
+        for found, needs in enumerate(self.needs):
+            if needs & after:
+                after |= 1 << found
+        after |= 1 << len(self.tasks)
+        own = set(self.tasks[index].uses)
+        waiting = (b for b, users in self.users.items() if b not in own and users & before and users & after)
+        return self._alone(index) + sum(self.sizes[b] for b in waiting)
+
+    def _alone(self, index: int) -> int:
         """Return the bytes that a task needs by itself, in whatever order."""
         task = self.tasks[index]
         whole = sum(self.sizes[b] for b in set(task.uses)) + task.extra
