@@ -179,8 +179,8 @@ class Backend(Protocol):
     to such devices. Where work is ordered by streams, it has ``stream(index)``, the handle of its own;
     ``wait_for(stream, index)`` and ``let_wait(stream, index)``, which order its own after another library's and the
     other way round; and ``copy_between(target_index, target, source_index, source, nbytes)``. Where launches need more
-    compiled code than the kernels, ``runtime(arch)`` returns it and ``use_runtime(compiled)`` takes it in a process that
-    cannot compile; where code of one target runs on others, ``runs(target)`` says so.
+    compiled code than the kernels, ``runtime(arch)`` returns it and ``use_runtime(compiled)`` takes it in a process
+    that cannot compile; where code of one target runs on others, ``runs(target)`` says so.
     """
 
     name: str

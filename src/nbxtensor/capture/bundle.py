@@ -29,7 +29,8 @@ def load_program(
     """Return the program that `Program.save` wrote, ready to run, its state zeros; Triton is not needed.
 
     Weights that the bundle includes are mapped, where the host runs them: their file must stay as it is while the
-    program lives, processes that load one bundle share its memory, and no limit set on memory counts it. The plan is read when `Program.plan` is.
+    program lives, processes that load one bundle share its memory, and no limit set on memory counts it. The plan is
+    read when `Program.plan` is.
 
     A bundle is trusted like a shared library: it holds machine code that runs in this process. Its checksums find
     damage, not malice. Nothing of it is executed but the kernels, and no other code is looked for.
