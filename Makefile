@@ -39,6 +39,7 @@ lint: $(VENV)/.lint
 docs: $(VENV)/.test
 	$(RUN) tools/api_docs.py
 	$(RUN) tools/ops_table.py
+	$(RUN) tools/command_doc.py
 
 check:
 	.ci/run

@@ -42,7 +42,7 @@ def here(name: str) -> Device:
     try:
         opened = device(name)
     except (MissingFactError, ArgumentError) as error:
-        raise UsageError(f"--device: {error} {_known()}") from error
+        raise UsageError(f"--device: no {name!r} here. {_known(name)}") from error
     if hasattr(opened.backend, "measured_facts"):
         opened.measure()
     return opened
@@ -81,7 +81,9 @@ def _read(path: Path) -> Target:
     return device_facts.target_of(MappingProxyType(dict(leaves(description))))
 
 
-def _known() -> str:
-    there = ", ".join(registry.installed())
-    files = ", ".join(name for vendor in device_files.vendors() for name in device_files.names(vendor))
-    return f"Backends here: {there}. Described devices: {files}. A path that ends in .yml is a device file."
+def _known(name: str) -> str:
+    """Return what a device could have been called."""
+    if described(name) is not None:
+        return "That is a device file, which plan and price take; a device of this machine runs."
+    there = ", ".join(kind for kind in registry.installed() if registry.backend(kind).count())
+    return f"Devices of this machine are {there}; `nbxtensor device list` has those described; FILE.yml describes one."
