@@ -274,3 +274,19 @@ def test_random_weights_differ_and_repeat(llama):
     assert np.array_equal(q, weights["model.layers.0.self_attn.q_proj.weight"].numpy())
     assert 0.01 < np.asarray(q).std() < 0.03
     assert nbx.Spec(q.shape, "float32") == llama.weight_specs(config)["model.layers.0.self_attn.q_proj.weight"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_bundle_of_both_programs_continues_alike(llama, device, tmp_path, dtype):
+    """Prefill and decode saved together: one set of weights and one cache, in the file and when loaded."""
+    config = replace(llama.SHAPES["tiny"], dtype=dtype)
+    made = llama.Generator(config, device, context=CONTEXT, chunk=CHUNK)
+    wanted = made.tokens(PROMPT, 12)
+    nbx.save_programs(tmp_path / "llama", {"step": made.step, "chunk": made.chunk})
+    stored = (tmp_path / "llama" / "weights.bin").stat().st_size
+    assert stored < made.step.plan.weights_nbytes + 4 * 65536  # once, but for constants and rounding up
+    loaded = nbx.load_programs(tmp_path / "llama", device=device)
+    made.step, made.chunk = loaded["step"], loaded["chunk"]
+    made.recording, made._prefill = made.step.capture(), made.chunk.capture()
+    assert made.tokens(PROMPT, 12) == wanted
+    assert made.tokens(PROMPT, 12) == wanted
