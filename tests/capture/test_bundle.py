@@ -71,9 +71,11 @@ def run(program, seed=0):
 
 def write_safetensors(path, values):
     header, data = {}, b""
-    for name, value in values.items():
+    for name, given in values.items():
+        code = "F32" if isinstance(given, np.ndarray) else "BF16"
+        value = given if isinstance(given, np.ndarray) else given.numpy()
         header[name] = {
-            "dtype": "F32",
+            "dtype": code,
             "shape": list(value.shape),
             "data_offsets": [len(data), len(data) + value.nbytes],
         }
@@ -236,6 +238,46 @@ def test_weights_are_mapped_and_cannot_be_written(saved):
     weights = next(p.storage for p in loaded.places if p is not None and p.storage.readonly)
     assert weights.allocator is None
     assert set(loaded.areas) == {"arena"}
+
+
+W = {"w": nbx.Spec((3, 4), "float32"), "h": nbx.Spec((3, 4), "bfloat16"), "none": nbx.Spec((0, 4), "float32")}
+FUNCTIONS = {
+    "an input": lambda weights, x: x,
+    "a weight": lambda weights, x: (weights["w"], weights["w"].T),
+    "a folded weight": lambda weights, x: nbx.exp(weights["w"]).T + x,
+    "nothing to launch": lambda weights, x: nbx.concat([weights["none"], weights["none"]], axis=0),
+    "a view of the input": lambda weights, x: (x.T, x[1:, 2:]),
+    "a half": lambda weights, x: (weights["h"] * 2, x.astype("bfloat16") + weights["h"].T),
+    "a constant": lambda weights, x: x + nbx.asarray(np.full((4, 3), 0.5, np.float32)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("reference", [False, True])
+def test_what_a_program_may_return(tmp_path, name, reference):
+    rng = np.random.default_rng(3)
+    values = {name: rng.standard_normal(spec.shape).astype(np.float32) for name, spec in W.items()}
+    bits = (values["h"].view(np.uint32) >> 16).astype(np.uint16)
+    given = {"w": values["w"], "h": nbx.from_numpy_array(bits, "bfloat16"), "none": values["none"]}
+    program = nbx.plan(nbx.trace(FUNCTIONS[name], nbx.Spec((4, 3), "float32"), weights=W)).load(given)
+    x = rng.standard_normal((4, 3)).astype(np.float32)
+    files = [write_safetensors(tmp_path / "w", given)] if reference else []
+    program.save(tmp_path / "bundle", weights=files)
+    loaded = nbx.load_program(tmp_path / "bundle")
+    mine, theirs = (p(x) if isinstance(p(x), tuple) else (p(x),) for p in (program, loaded))
+    for a, b in zip(mine, theirs, strict=True):
+        assert (a.shape, a.strides, a.dtype) == (b.shape, b.strides, b.dtype)
+        assert a.numpy().tobytes() == b.numpy().tobytes()
+
+
+def test_one_of_two_savers_to_a_folder_wins(program, tmp_path):
+    """Each writes a folder of its own; the second to finish finds the first's there and leaves it."""
+    with writing.BundleWriter(tmp_path / "bundle") as slow:
+        program.save(tmp_path / "bundle")
+        with pytest.raises(OSError, match="bundle"):
+            slow.finish({})
+    assert run(nbx.load_program(tmp_path / "bundle")) == run(program)
+    assert [p.name for p in tmp_path.iterdir()] == ["bundle"]
 
 
 # ---- weights by reference

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -111,3 +112,9 @@ def test_another_architecture_is_refused_by_name(cuda, tmp_path):
     there, _ = cuda(other, refuse)
     with pytest.raises(UnsupportedError, match=r"sm_80.*It is for sm_90"):
         nbx.load_program(tmp_path / "bundle", device=there)
+    sm_80 = replace(program.plan.target, arch="sm_80")
+    program.save(tmp_path / "both", targets=[sm_80])  # compiled without the card
+    x = np.linspace(-1, 1, N, dtype=np.float32)
+    loaded = nbx.load_program(tmp_path / "both", device=there)
+    assert {bound.kernel.compiled.metadata["arch"] for bound in loaded.launches} == {"sm_80"}
+    assert loaded(x).numpy().tobytes() == program(x).numpy().tobytes()
