@@ -5,6 +5,7 @@ from hypothesis import given
 from tests.planning import operators as ops
 from tests.planning.graphs import Builder, graphs
 
+from nbxtensor.planning import difference
 from nbxtensor.planning.difference import Change, compare
 from nbxtensor.planning.plan import plan
 
@@ -108,3 +109,19 @@ def test_another_kernel_is_named():
     found = one.difference(replace(one, steps=steps))
     assert found.kernels == (("node 1 matmul", one.steps[1].kernel, "another"),)
     assert found
+
+
+@given(graphs(), graphs())
+def test_plans_of_very_many_calls_are_matched_call_by_call(one, other):
+    names = [[n.op.name for n in g.nodes] for g in (one, other)]
+    for matched in (difference._numbered, difference._matched):
+        pairs = list(matched(*names))
+        for side in (0, 1):
+            assert sorted(p[side] for p in pairs if p[side] is not None) == list(range(len(names[side])))
+        assert all(names[0][b] == names[1][a] for b, a in pairs if b is not None and a is not None)
+
+
+def test_very_many_calls_take_no_more_than_their_number(monkeypatch):
+    monkeypatch.setattr(difference, "_COMPARED", 0)
+    found = chain(16, "relu", "matmul").difference(chain(16, "relu", "scale", "matmul"))
+    assert {c.name for c in found.buffers} == {"node 1 scale"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Change", "Difference", "Subject", "compare"]
 
+_COMPARED = 10_000_000  # pairs of calls that are compared in about a second
 Subject = Literal["plan", "op", "buffer"]
 """What a change is of: the plan as a whole, the calls of an op, or a piece of memory."""
 
@@ -87,7 +89,8 @@ class Difference:
 def compare(before: Plan, after: Plan) -> Difference:
     """Return in what ``after`` differs from ``before``.
 
-    Calls are matched by op in their order, as a comparison of texts matches lines; what they make is matched with them.
+    Calls are matched by op in their order, as a comparison of texts matches lines (in plans of thousands of calls by
+    their number among those of their op); what they make is matched with them.
     Inputs, weights and states are matched by name. The changes of a kind come in
     order: what grew, the most first, and then what shrank.
     """
@@ -143,6 +146,9 @@ def _op_totals(plan: Plan) -> dict[str, dict[str, int]]:
 
 def _matched(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[int | None, int | None]]:
     """Yield (place before, place after) of each call; None for the side that has it not."""
+    if before != after and len(before) * len(after) > _COMPARED:
+        yield from _numbered(before, after)
+        return
     matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
     for kind, b0, b1, a0, a1 in (
         matcher.get_opcodes() if before != after else [("equal", 0, len(before), 0, len(after))]
@@ -152,6 +158,16 @@ def _matched(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[int 
         else:
             yield from ((place, None) for place in range(b0, b1))
             yield from ((None, place) for place in range(a0, a1))
+
+
+def _numbered(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[int | None, int | None]]:
+    """Yield the pairs of `_matched` where the first call of an op is that of the other plan, the second the second."""
+    places: tuple[dict[str, list[int]], dict[str, list[int]]] = ({}, {})
+    for names, of in zip((before, after), places, strict=True):
+        for place, name in enumerate(names):
+            of.setdefault(name, []).append(place)
+    for name in {**places[0], **places[1]}:
+        yield from itertools.zip_longest(places[0].get(name, ()), places[1].get(name, ()))
 
 
 def _buffers(
