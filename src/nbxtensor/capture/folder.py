@@ -64,7 +64,9 @@ class BundleFolder:
         if given.get("sha256") != digest(given.get("content")):
             raise FormatError(f"{path}: the manifest does not have the SHA-256 that it states: it is damaged.")
         self.content: dict[str, Any] = given["content"]
-        self._files: dict[str, Any] = self.content["files"]
+        self._files: dict[str, dict[str, Any]] = self.content.get("files", {})
+        if not all(isinstance(x, dict) and {"nbytes", "sha256"} <= x.keys() for x in self._files.values()):
+            raise FormatError(f"{path}: the manifest states the size and the SHA-256 of every file.")
         self._maps: dict[str, Bytes] = {}
         self._jobs: list[tuple[Path, Bytes, str]] = []
         self._wrong: list[str] = []

@@ -212,6 +212,13 @@ class Program:
             UnsupportedError: A kernel of the plan does not serve one of ``targets``.
             CompileError: A kernel does not compile for one of ``targets``.
             OSError: The folder cannot be written.
+
+        >>> import tempfile, nbxtensor as nbx
+        >>> program = nbx.plan(nbx.trace(nbx.exp, nbx.Spec((2,), "float32"))).load()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     program.save(f"{folder}/exp")
+        ...     nbx.load_program(f"{folder}/exp")(nbx.zeros(2, dtype="float32")).numpy()
+        array([1., 1.], dtype=float32)
         """
         if self.saver is None:
             raise PlanError(f"{self.name}: a program of a bundle is saved already. Copy the bundle's folder.")
