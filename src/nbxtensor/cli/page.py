@@ -65,7 +65,7 @@ def page(plan: Plan, figures: Figures) -> str:
     ]
     said = (
         f"{plan.target.backend} {plan.target.arch}, {len(plan.graph.nodes)} nodes, {len(plan.lifetimes)} buffers in "
-        f"the arena, placed by {plan.algorithm}"
+        f"the arena; placement: {plan.algorithm}"
     )
     facts += [("measured", duration(total.measured))] if total.measured is not None else []
     parts = [

@@ -62,8 +62,9 @@ def draw_roofline(name: str, points: Sequence[Point], facts: Mapping[str, float]
     total = sum(p.seconds for p in points)
     left_out = sum(p.seconds for p in points) - sum(p.seconds for p in kept)
     said = "rates of the device as measured; " if any(key.startswith("rates.") for key in facts) else ""
-    said += f"{len(kept)} of {len(points)} calls drawn, the others do no arithmetic"
-    said += f" ({left_out / total:.1%} of the time)" if total else ""
+    said += f"{len(kept)} of {len(points)} calls drawn"
+    if len(kept) < len(points):
+        said += f", the others do no arithmetic ({left_out / total if total else 0.0:.1%} of the time)"
     slopes = {text: facts[key] for key, text in _BANDWIDTHS.items() if key in facts}
     roofs = dict(_roofs(facts))
     out = frame(f"Roofline of {name}", f"Roofline: {name}", said, _WIDTH, _HEIGHT, _LEFT)
