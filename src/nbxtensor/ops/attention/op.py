@@ -163,6 +163,8 @@ def _decode_launch(call: Call) -> tuple[Launch, ...]:
     between = {"parts": call.workspace("parts", "float32"), "weights": call.workspace("weights", "float32")}
     places = ("out", "group", "length_q", "width_v", "o_batch", "o_head", "o_row", "o_col")
     finish: dict[str, Any] = {name: arguments[name] for name in places} | between | {"heads": heads}
+    del arguments["out"]  # the shares leave their results in workspace
+    constants |= {"out": None}
     return (
         Launch("decode_kernel", grid, arguments | between, constants, **options),
         Launch(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -175,7 +176,7 @@ def _norm(call: Call) -> Reduction:
 def _logsumexp(call: Call) -> Reduction:
     total = accumulator(_float(call))
     high = Pass("itself", "larger", lowest(total), "total_itself", total, total)
-    return Reduction((high, _real(call, "exponential", "logarithm")), flops=14)
+    return Reduction((high, replace(_real(call, "exponential", "logarithm"), centred=True)), flops=14)
 
 
 @reduction(_over_wide("plus", "0"), _checked, ref.total, params={"dtype": None}, cases=(*_BENCH, *_TYPED))

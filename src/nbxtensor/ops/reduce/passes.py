@@ -22,6 +22,7 @@ class Pass:
         compute: Dtype that elements are lifted in.
         total: Dtype of totals.
         number: The number ``p`` that its functions are given.
+        centred: Whether ``finish`` uses the result of the pass before.
     """
 
     lift: str
@@ -31,6 +32,7 @@ class Pass:
     compute: str
     total: str
     number: float = 0.0
+    centred: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,8 @@ def _steps(call: Call, reduction: Reduction) -> list[_Step]:
         if number:
             centre = call.workspace("centre", reduction.passes[0].total)
             cut = replace(cut, centre=centre, centres=dense)
-            rest = replace(rest, centre=centre, centres=dense)
+            if step.centred:
+                rest = replace(rest, centre=centre, centres=dense)
         steps += [_Step(cut, name), _Step(rest, "" if last else "centre")]
     return steps
 
