@@ -17,6 +17,8 @@ from nbxtensor.cli.model import build_model
 from nbxtensor.cli.targets import named
 from nbxtensor.planning.peak import peak
 
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+
 
 @pytest.fixture
 def model(tmp_path):
@@ -113,6 +115,16 @@ def test_a_run_is_verified_and_timed(model, capsys):
     assert sum(row["measured"] for row in found["families"]) == pytest.approx(found["total"]["measured"])
 
 
+def test_a_node_takes_the_time_of_all_its_launches(capsys, monkeypatch):
+    from nbxtensor.capture.recording import Recording
+
+    monkeypatch.setattr(Recording, "profile", lambda self: tuple(1e3 for _ in self.program.launches))
+    found = json.loads(printed(capsys, "run", str(EXAMPLES / "llama.py"), "context=1024", "--json"))
+    assert max(row["launches"] for row in found["nodes"]) > 1
+    for row in (*found["nodes"], *found["families"], found["total"]):
+        assert row["measured"] == pytest.approx(row["launches"] * 1e-6)
+
+
 def test_recordings_that_cannot_be_timed_are_run_all_the_same(model, capsys, monkeypatch):
     from nbxtensor.capture.recording import Recording
     from nbxtensor.errors import CaptureError
@@ -198,9 +210,6 @@ def test_a_reader_that_has_enough_is_no_error(model):
         shell=True, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("{\n", "")
-
-
-EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
 @pytest.mark.parametrize("step", ["decode", "prefill"])

@@ -13,8 +13,9 @@ __all__ = ["Point", "draw_roofline"]
 
 _WIDTH, _HEIGHT = 1280, 560
 _LEFT, _RIGHT, _TOP, _BOTTOM = 96, 24, 84, 56  # margins round the drawing
-_BANDWIDTHS = {
+_BANDWIDTHS = {  # of two of the same words, the first counts
     "memory.copy_bandwidth": "memory",
+    "memory.read_bandwidth": "memory",
     "memory.bandwidth": "memory, as stated",
     "memory.l2_bandwidth": "cache",
 }
@@ -65,7 +66,7 @@ def draw_roofline(name: str, points: Sequence[Point], facts: Mapping[str, float]
     said += f"{len(kept)} of {len(points)} calls drawn"
     if len(kept) < len(points):
         said += f", the others do no arithmetic ({left_out / total if total else 0.0:.1%} of the time)"
-    slopes = {text: facts[key] for key, text in _BANDWIDTHS.items() if key in facts}
+    slopes = {text: facts[key] for key, text in reversed(_BANDWIDTHS.items()) if key in facts}
     roofs = dict(_roofs(facts))
     out = frame(f"Roofline of {name}", f"Roofline: {name}", said, _WIDTH, _HEIGHT, _LEFT)
     if not kept or not slopes or not roofs:
