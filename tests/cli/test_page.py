@@ -90,7 +90,7 @@ def small(families=1, width=16):
 def traced():
     """A plan for a card whose cache is nearly twice as fast as its memory."""
 
-    def net(x):  # rates from a single addition to a large product: roofs close to each other
+    def net(x):  # a large product, and a single addition that is told to take long: roofs close together
         return nbx.softmax(nbx.matmul(x, x), axis=-1), x[:1, :1] + 1.0
 
     graph = nbx.trace(net, nbx.Spec((512, 512), "float32"), name="traced")
@@ -105,7 +105,7 @@ def pages():
     times = [(n % 5 + 1) * 1e-6 for n in range(len(many.graph.nodes))]
     yield "measured", page(many, figures(many, times))
     card = traced()
-    yield "two memories", page(card, figures(card))
+    yield "two memories", page(card, figures(card, [1e-5, 1e-5, 10.0]))
     alone = plan(nothing.graph(nothing.input((4,))), ops.TARGET)
     yield "no node", page(alone, figures(alone))
 
