@@ -61,7 +61,8 @@ def written(text: str) -> str:
 
 
 def words(text: str) -> list[list[str]]:
-    """Return the words of each line, in no order: no numbers, units, limits and rules, in which machines differ."""
+    """Return the words of each line, in no order: no numbers, units, limits, rules, nor what is in brackets."""
+    text = re.sub(r"\([^)\n]*\)", "", text)
     lines = ([word.strip(",;:()") for word in re.split(r"[\s,]+", line)] for line in text.splitlines())
     kept = ([w for w in line if not re.search(r"\d|^-*$", w) and w not in VARYING] for line in lines)
     return sorted(line for line in kept if line)
