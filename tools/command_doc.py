@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
+import os
 import re
 import shlex
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import nbxtensor.cli
 
 ROOT = Path(__file__).parent.parent
 TARGET = ROOT / "docs" / "COMMAND.md"
@@ -37,12 +41,15 @@ VARYING = {
 
 def printed(command: str, folder: Path) -> str:
     """Return what a command prints, run in ``folder``."""
-    words = shlex.split(command)
+    words, before, said = shlex.split(command), Path.cwd(), io.StringIO()
     assert words[0] == "nbxtensor", command  # noqa: S101
-    done = subprocess.run(
-        [sys.executable, "-m", "nbxtensor.cli", *words[1:]], cwd=folder, capture_output=True, text=True, check=False
-    )
-    return "".join(line.rstrip() + "\n" for line in (done.stdout + done.stderr).splitlines())
+    os.chdir(folder)
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
+            nbxtensor.cli.main(words[1:])
+    finally:
+        os.chdir(before)
+    return "".join(line.rstrip() + "\n" for line in said.getvalue().splitlines())
 
 
 def written(text: str) -> str:
