@@ -16,6 +16,10 @@ def main() -> None:
         from bench.gpu.command import main as on_a_card
 
         sys.exit(on_a_card(sys.argv[3:]))
+    if sys.argv[1:2] == ["plan"]:
+        from bench.plan import main as of_lifetimes
+
+        sys.exit(of_lifetimes(sys.argv[2:]))
     machine.start_anew()
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="Us and the best peers, in one run; --device cuda, given first: on a GPU."

@@ -34,6 +34,11 @@ class Lines:
             RESULTS.mkdir(parents=True, exist_ok=True)
             self._file = (RESULTS / f"{machine.slug()}.jsonl").open("a", encoding="utf-8")
 
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
     def add(
         self,
         group: str,

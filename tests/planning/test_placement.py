@@ -4,15 +4,18 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.planning.test_search import TIGHT, packed
 
 from nbxtensor.errors import PlanError
-from nbxtensor.planning import fitting
+from nbxtensor.planning import fitting, placement
 from nbxtensor.planning.fitting import Block, fitter
 from nbxtensor.planning.lifetimes import Lifetime
 from nbxtensor.planning.placement import lower_bound, place
+from nbxtensor.planning.restarts import Budget
 from nbxtensor.planning.verify import verify_placement
+from nbxtensor.planning.windows import fit_windows
 
 
 def lifetimes(max_size=40, alignments=(1,)):
@@ -51,6 +54,7 @@ def test_placements_are_valid_and_bounded(kept):
     assert found.ratio >= 1.0
 
 
+@settings(max_examples=25)
 @given(lifetimes(alignments=(1, 4, 6, 64)))
 def test_mixed_alignments(kept):
     found = place(kept)
@@ -132,6 +136,110 @@ def test_dense_blocks_are_scanned():
     assert valid(kept, found.offsets, found.peak)
     block = Block(lower, lower + 150, size, np.ones(400, np.int64))
     assert isinstance(fitter(block), fitting._ByScan)
+
+
+@given(lifetimes(12), st.data())
+def test_few_buffers_are_placed_best_and_a_larger_bound_never_needs_less(kept, data):
+    found = place(kept)
+    assert found.gap == 0
+    larger = [
+        Lifetime(x.id, x.lower, x.upper + data.draw(st.integers(0, 2)), x.size + data.draw(st.integers(0, 30)))
+        for x in kept
+    ]
+    bound = place(larger)
+    assert bound.peak >= found.peak
+    verify_placement(kept, bound.offsets, bound.peak)
+
+
+@settings(max_examples=25)
+@given(lifetimes(alignments=(1, 4, 64)))
+def test_a_placement_placed_again_stays(kept):
+    found = place(kept)
+    again = place(sorted(kept, key=lambda x: found.offsets[x.id]))
+    assert again == found
+
+
+@pytest.mark.parametrize(("least", "rows"), TIGHT)
+def test_what_no_placement_reaches_is_proven(least, rows):
+    kept = [Lifetime(f"b{i}", *row) for i, row in enumerate(rows)]
+    found = place(kept)
+    assert (found.peak, found.lower_bound, found.proven, found.gap) == (least, least - 1, least, 0)
+    below = [*kept, Lifetime("whole", 0, 9, 4)]
+    assert (place(below).peak, place(below).proven) == (least + 4, least + 4)
+    open_ = place(kept, steps=0)
+    assert (open_.proven, open_.gap) == (least - 1, open_.peak - least + 1)
+    mixed = place([*kept, Lifetime("pair", 0, 9, 4, 2)])
+    assert mixed.proven == mixed.lower_bound
+
+
+def hard(count=150, seed=1):
+    """Pieces of a rectangle: the bound can be reached, and best fit does not."""
+    block = packed(count, seed)
+    return [
+        Lifetime(f"b{i}", int(a), int(b), int(n))
+        for i, (a, b, n) in enumerate(zip(block.lower, block.upper, block.size, strict=True))
+    ]
+
+
+def test_more_steps_place_better_and_a_goal_ends_sooner():
+    kept = hard()
+    few, some, many = place(kept, steps=0), place(kept, steps=5000), place(kept, steps=20_000)
+    for found in (few, some, many):
+        verify_placement(kept, found.offsets, found.peak)
+    assert few.peak > some.peak
+    assert few.peak > many.peak
+    assert some.algorithm.startswith("search by")
+    assert place(kept, steps=5000) == some
+    enough = place(kept, goal=few.peak, steps=5000)
+    assert (enough.peak <= few.peak, enough.algorithm.startswith("search")) == (True, False)
+    assert place(kept, steps=1 << 40, seconds=0.0).peak == few.peak
+
+
+@pytest.mark.parametrize("skips", [0.0, 0.3])
+def test_many_buffers_are_placed_by_windows(skips):
+    rng = np.random.default_rng(5)
+    rows = []
+    for now in range(0, 3600, 10):
+        width = int(rng.integers(1, 9)) * 64
+        rows.append((now, now + 11, width))
+        rows += [(now + i + 1, now + i + 3 + (i % 3 == 0), width * k + 64) for i, k in enumerate((1, 3, 1, 2, 1, 4, 4))]
+        if rng.random() < skips:
+            rows.append((now, now + int(rng.integers(20, 400)), width))
+    kept = [Lifetime(f"b{i}", *row, 64) for i, row in enumerate(rows)]
+    found = place(kept)
+    verify_placement(kept, found.offsets, found.peak)
+    assert found.ratio <= (1.1 if skips else 1.0)
+    assert place(rng.permutation(np.array(kept, object)).tolist()) == found
+    block = placement._block(kept)
+    order = placement._in_order(block, kept)
+    target = int(block.live().max())
+    windows = fit_windows(block.take(order), target, Budget(4000))
+    assert windows is not None
+    assert valid_arrays(block.take(order), windows.offsets)
+    assert windows.peak == int((windows.offsets + block.take(order).size).max())
+    assert windows.algorithm == "best fit by windows"
+
+
+def valid_arrays(block, offsets):
+    for i in range(len(block)):
+        end = int(np.searchsorted(block.lower, block.upper[i]))
+        others = np.arange(i + 1, end)
+        apart = (offsets[others] >= offsets[i] + block.size[i]) | (offsets[others] + block.size[others] <= offsets[i])
+        if not apart.all():
+            return False
+    return bool((offsets % block.alignment == 0).all() and (offsets >= 0).all())
+
+
+def test_buffers_in_use_for_long_make_no_windows():
+    block = Block(*np.array([(i, i + 5000, 8, 1) for i in range(5000)], np.int64).T.copy())
+    assert fit_windows(block, 0, Budget(100)) is None
+
+
+def test_numbers_that_no_address_holds():
+    with pytest.raises(PlanError, match="63 bits"):
+        place([Lifetime("a", 0, 1 << 70, 1)])
+    with pytest.raises(PlanError, match="63 bits"):
+        place([Lifetime("a", 0, 1, 1 << 62)])
 
 
 def test_nothing_to_place():

@@ -24,7 +24,7 @@ STEPS = 4000
 _REPAIRS = 96  # passes of repair, for parts that no plain order solves
 _WORK = 16_000_000  # buffers that all passes over a part may look at: some seconds
 _AFTER_WINDOWS = 1_500_000  # the same, where windows have been placed already
-_MANY = 2000  # buffers from which on windows of time are worth cutting
+_SOME, _MANY, _VERY_MANY = 2000, 10_000, 150_000  # buffers: windows after other orders, before them, instead of them
 _AT_TARGET, _AT_OTHERS = 0.5, 0.25  # of the steps left, for a search at the target, and at each ceiling above it
 _SEARCHED = 1500  # buffers that are searched together, at most: a search has tables of who meets whom
 
@@ -108,6 +108,7 @@ def place(
     ids = [given[i].id for i in order.tolist()]
     block = block.take(order)
     bound = proven = int(block.live().max())
+    uniform = bool((block.alignment == block.alignment[0]).all())
     offsets = np.zeros(len(block), np.int64)
     peak, algorithm = 0, "stacking"
     reduced = [(index, base, int(block.take(index).live().max())) for index, base in _parts(block, offsets)]
@@ -116,7 +117,8 @@ def place(
         target = max(bound, peak, goal) - base
         found, at_least = _search(part, _fit(part, target, budget), target, load, budget)
         offsets[index] = found.offsets + base
-        proven = max(proven, at_least + base)
+        if uniform:  # else what lies below may be padded, and lie better above
+            proven = max(proven, at_least + base)
         if found.peak + base > peak:
             peak, algorithm = found.peak + base, found.algorithm
     peak = max(peak, int((offsets + block.size).max()))
@@ -181,14 +183,15 @@ def _aligned(offset: int, alignment: int) -> int:
 
 
 def _fit(block: Block, target: int, budget: Budget) -> Found:
-    """Return a placement by best fit: window by window where there are many buffers, else in every order."""
-    found = fit_windows(block, target, budget) if len(block) >= _MANY else None
-    if found is None:
-        return fit(block, target, repairs=_REPAIRS, work=_WORK)
-    if found.peak <= target or len(block) > _AFTER_WINDOWS // 10:
-        return found
-    other = fit(block, target, repairs=_REPAIRS, work=_AFTER_WINDOWS)
-    return other if other.peak <= found.peak else found
+    """Return a placement by best fit: in every order, and window by window where there are many buffers."""
+    if len(block) < _MANY:
+        found = fit(block, target, repairs=_REPAIRS, work=_WORK)
+        other = fit_windows(block, target, budget) if found.peak > target and len(block) >= _SOME else None
+    else:
+        found, other = fit_windows(block, target, budget), None
+        if found is None or (found.peak > target and len(block) < _VERY_MANY):
+            other = fit(block, target, repairs=_REPAIRS, work=_WORK if found is None else _AFTER_WINDOWS)
+    return min((x for x in (found, other) if x is not None), key=lambda x: x.peak)
 
 
 def _search(block: Block, found: Found, target: int, load: int, budget: Budget) -> tuple[Found, int]:

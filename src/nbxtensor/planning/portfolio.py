@@ -14,6 +14,7 @@ from nbxtensor.planning.fitting import Block, Offsets, fitter, largest
 __all__ = ["NO_CEILING", "Found", "fit"]
 
 Ints = npt.NDArray[np.int64]
+_REPAIRED = 3_000_000  # buffers that all repairs together may look at: a second or so
 NO_CEILING = int(np.iinfo(np.int64).max)
 
 
@@ -58,7 +59,7 @@ def fit(block: Block, target: int, *, fixed: Offsets | None = None, repairs: int
                 (best, peak), algorithm = found, f"{kind} by {name}"
             if peak <= target or work < 0:
                 return Found(np.array(best, np.int64), peak, algorithm)
-    for name in islice(cycle(orders), min(repairs, work // one_pass.work)):
+    for name in islice(cycle(orders), min(repairs, min(work, _REPAIRED) // one_pass.work)):
         offsets, end = one_pass(orders[name], NO_CEILING, tight=True, fixed=fixed) or (best, peak)
         if end < peak:
             best, peak, algorithm = offsets, end, f"best fit by {name}, repaired"
