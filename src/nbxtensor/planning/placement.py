@@ -25,7 +25,7 @@ _REPAIRS = 96  # passes of repair, for parts that no plain order solves
 _WORK = 16_000_000  # buffers that all passes over a part may look at: some seconds
 _AFTER_WINDOWS = 1_500_000  # the same, where windows have been placed already
 _SOME, _MANY, _VERY_MANY = 2000, 10_000, 150_000  # buffers: windows after other orders, before them, instead of them
-_AT_TARGET, _AT_OTHERS = 0.5, 0.25  # of the steps left, for a search at the target, and at each ceiling above it
+_AT_TARGET, _AT_OTHERS = 0.75, 0.25  # of the steps left, for a search at the target, and at each ceiling above it
 _SEARCHED = 1500  # buffers that are searched together, at most: a search has tables of who meets whom
 
 

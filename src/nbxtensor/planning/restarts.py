@@ -16,9 +16,10 @@ from nbxtensor.planning.search import Rule, Search
 
 __all__ = ["Budget", "Outcome", "search"]
 
-_RULES = tuple(Rule(keys, fresh) for fresh in (False, True) for keys in ("TWA", "WAT", "TAW"))
+_RULES = (Rule("TWA"), Rule("TWA", fresh=True), Rule("WAT", fresh=True), Rule("TAW", fresh=True))
 _FIRST = 400  # steps each rule is given in the first round
 _GROWTH = 1.5  # of its steps, from round to round
+_SHARE = 0.5  # of those steps, for searches by chance
 _CHANCE = 1000  # steps of the shortest search by chance
 
 
@@ -96,7 +97,7 @@ def search(block: Block, ceiling: int, budget: Budget, fixed: Offsets | None = N
     """Search for a placement under a ceiling, by every rule in turn and by chance.
 
     A rule that suits a block finds a placement within thousands of steps, any other one hardly ever. So all of them
-    advance together, each with more steps in each round than before, and none begins anew; as many steps go to
+    advance together, each with more steps in each round than before, and none begins anew; half as many steps go to
     short searches by rules that are drawn at random (the same ones each time).
 
     Args:
@@ -114,7 +115,7 @@ def search(block: Block, ceiling: int, budget: Budget, fixed: Offsets | None = N
             found = budget.run(one, int(turn))
             if found is not None:
                 return Outcome(one.offsets if found else None, not found, str(rule))
-        share = before - budget.steps
+        share = _SHARE * (before - budget.steps)
         while share > 0 and budget:
             rule, steps = next(chances)
             one, before = Search(block, ceiling, rule, fixed), budget.steps
