@@ -39,7 +39,7 @@ class Builder:
     def call(self, function, *operands, out=None, **params):
         """Add a node; results go to new buffers, or to the views in ``out``."""
         op = function if not hasattr(function, "op") else function.op
-        names = [f"tensors.{i}" for i in range(len(operands))] if op.name == "cat" else op.operands
+        names = [f"tensors.{i}" for i in range(len(operands))] if op.operands == ("tensors",) else op.operands
         given = dict(zip(names, operands, strict=False))
         specs = op.call({n: r.spec for n, r in given.items()}, params).outputs
         results = out or tuple(self.buffer("temporary", s.shape, s.dtype) for s in specs)

@@ -38,7 +38,7 @@ def _one_launch(call):
 
 
 def _plain(name):
-    return (Kernel(f"{name}_kernel", _cost, _one_launch),)
+    return (Kernel(f"{name}_kernel", _cost, _one_launch, strided=name != "center"),)
 
 
 def _broadcast(call):
@@ -137,6 +137,29 @@ def cat(tensors: list[Tensor]) -> Tensor:
     """Return the rows of all operands."""
 
 
+def _beside_result(call):
+    members = call.sequence("tensors")
+    return Spec((members[0].shape[0], sum(s.shape[1] for s in members)), members[0].dtype)
+
+
+def _beside_parts(call):
+    places, start = {}, 0
+    for name, part in call.inputs.items():
+        places[name] = (start, Spec(part.shape, part.dtype, call.outputs[0].strides))
+        start += part.shape[1]
+    return places
+
+
+@declare(
+    result=_beside_result,
+    reference=lambda tensors: np.concatenate(tensors, 1),
+    kernels=(Kernel("beside_kernel", _cost, _one_launch, parts=_beside_parts),),
+    cases=(),
+)
+def beside(tensors: list[Tensor]) -> Tensor:
+    """Return the columns of all operands."""
+
+
 def _split_result(call):
     rows, columns = call["x"].shape
     return (Spec((rows, columns), call["x"].dtype), Spec((rows, columns), call["x"].dtype))
@@ -193,7 +216,7 @@ def update(cache: Tensor, values: Tensor, *, row: int) -> Tensor:
     """Return the operand with some rows replaced: works in place."""
 
 
-FUNCTIONS = (add, relu, scale, cast, copy, center, matmul, cat, split, full, update)
+FUNCTIONS = (add, relu, scale, cast, copy, center, matmul, cat, beside, split, full, update)
 OPS = {function.op.name: function.op for function in FUNCTIONS}
 
 

@@ -20,16 +20,24 @@ def joined(draw, nodes=10):
     b = Builder()
     made = [b.input((4, 4)), b.weight((4, 4)), b.state((4, 4))]
     for _ in range(draw(st.integers(1, nodes))):
-        kind = draw(st.sampled_from(("cat", "cat", "relu", "add", "center", "split", "update", "state", "part")))
+        kind = draw(
+            st.sampled_from(
+                ("cat", "cat", "beside", "beside", "relu", "add", "center", "split", "update", "state", "part")
+            )
+        )
         one = draw(st.sampled_from(made))
         if kind == "cat":
-            parts = draw(st.lists(st.sampled_from(made), min_size=1, max_size=3))
+            wide = [m for m in made if m.spec.shape[1] == one.spec.shape[1]]
+            parts = draw(st.lists(st.sampled_from(wide), min_size=1, max_size=3))
             made.append(
                 b.call(
                     ops.cat,
                     *[transposed(p) if not draw(st.integers(0, 9)) and p.spec.shape == (4, 4) else p for p in parts],
                 )
             )
+        elif kind == "beside":
+            same = [m for m in made if m.spec.shape[0] == one.spec.shape[0]]
+            made.append(b.call(ops.beside, *draw(st.lists(st.sampled_from(same), min_size=1, max_size=3))))
         elif kind == "add":
             same = [m for m in made if m.spec.shape == one.spec.shape]
             made.append(b.call(ops.add, one, draw(st.sampled_from(same))))
@@ -84,6 +92,22 @@ def test_all_parts_are_made_in_place_also_of_parts():
     assert names(found) == ["center", "relu", "scale", "center"]
     assert len({ref.buffer for node in found.nodes for ref in node.outputs}) == 1
     assert plan(found, ops.TARGET).peak < plan(graph, ops.TARGET).peak
+
+
+def test_parts_with_gaps():
+    """What one elementwise node makes for the join alone is made in its columns; the rest is copied to them."""
+
+    def build(b):
+        x = b.input((4, 4))
+        read_twice = b.call(ops.scale, x)
+        rows_first = b.call(ops.cat, b.call(ops.relu, x), b.call(ops.center, x))
+        joined = b.call(ops.beside, b.call(ops.relu, x), b.call(ops.center, x), read_twice, b.call(ops.add, x, x))
+        return [b.call(ops.cat, rows_first, read_twice), joined]
+
+    _, found = both(build)
+    assert names(found) == ["scale", "relu", "center", "relu", "center", "add", "copy", "copy"]
+    gaps = [node.op.name for node in found.nodes if not node.outputs[0].spec.is_contiguous]
+    assert gaps == ["relu", "add", "copy", "copy"]
 
 
 def test_what_comes_from_elsewhere_is_copied():

@@ -44,6 +44,7 @@ class Kernel:
         parts: For a kernel that does nothing but copy its operands to places of result 0 that do not overlap and are
             all of it: where each goes, by name, as (elements from the result's start, layout there). What makes an
             operand may write it there itself.
+        strided: Whether its one result may have gaps between elements, which it leaves as they are.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Kernel:
     kind: str = "triton"
     in_place: Mapping[int, str] = field(default_factory=dict[int, str], hash=False)
     parts: Callable[[Call], Mapping[str, tuple[int, Spec]]] | None = None
+    strided: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ _WIDEST = 16  # bytes that parts begin at a multiple of, so that kernels still r
 def join(graph: Graph, copy: Op, target: Target) -> Graph:
     """Return the graph without the copies of nodes whose kernel only copies operands to their places (`Kernel.parts`).
 
-    An operand is made where it ends up when it is a temporary buffer of its own, whole and packed there too, written
-    by nodes before this one alone; what reads it reads it there. Operands that come from elsewhere, or lie in the
-    result with gaps, are copied by nodes of their own, right before the first use of the result. Nothing changes where
-    no operand of a node can be made in its place.
+    An operand is made where it ends up when it is a temporary buffer of its own, written by nodes before this one
+    alone. Where it is packed there too, what reads it reads it there. Where it has gaps there, it is made there if one
+    node makes it, by a kernel that leaves gaps (`Kernel.strided`), and only this node reads it. Other operands are
+    copied by nodes of their own. Nothing changes where no operand of a node can be made in its place.
 
     Buffers that are left without a use stay in the list; `nbxtensor.planning.passes.compact` drops them.
 
@@ -39,20 +39,21 @@ def join(graph: Graph, copy: Op, target: Target) -> Graph:
         call = node.call(target)
         parts = node.op.kernel(call).parts if node.outputs and node.outputs[0].spec.numel else None
         if parts is not None:
-            graph = _joined(graph, place, parts(call), copy)
+            graph = _joined(graph, place, parts(call), copy, target)
         place -= 1
     return graph
 
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """Where a buffer goes: into another one, some bytes after its start."""
+    """Where a buffer goes: into another one, some bytes after its start, or exactly to a view of it."""
 
     buffer: int
     nbytes: int
+    view: Ref | None = None
 
 
-def _joined(graph: Graph, place: int, parts: Mapping[str, tuple[int, Spec]], copy: Op) -> Graph:
+def _joined(graph: Graph, place: int, parts: Mapping[str, tuple[int, Spec]], copy: Op, target: Target) -> Graph:
     """Return the graph with what can be made in its place of the result of node ``place`` made there."""
     node = graph.nodes[place]
     result = node.outputs[0]
@@ -65,6 +66,8 @@ def _joined(graph: Graph, place: int, parts: Mapping[str, tuple[int, Spec]], cop
         operand = node.operands[name]
         if operand.buffer not in moves and _moves(graph, place, operand, there):
             moves[operand.buffer] = _Move(result.buffer, there.span[0])
+        elif operand.buffer not in moves and _is_made_with_gaps(graph, place, operand, there, target):
+            moves[operand.buffer] = _Move(result.buffer, 0, there)
         elif spec.numel:
             rest.append(Node(copy, {"x": operand}, (there,), {}))
     if not moves or not _alone(graph, place, result):
@@ -104,6 +107,29 @@ def _moves(graph: Graph, place: int, operand: Ref, there: Ref) -> bool:
     return written
 
 
+def _is_made_with_gaps(graph: Graph, place: int, operand: Ref, there: Ref, target: Target) -> bool:
+    """Return whether the one node that makes ``operand`` for node ``place`` can write it with the gaps of ``there``."""
+    whole = is_whole(graph, operand) and operand.buffer != there.buffer
+    leaves = any(ref.buffer == operand.buffer for ref in graph.leaving)
+    width = bits(operand.spec.dtype) // 8
+    apart = [stride * width for stride in there.spec.strides if stride != 1]
+    if not whole or leaves or there.span[0] % _WIDEST or any(stride % _WIDEST for stride in apart):
+        return False
+    for number, node in enumerate(graph.nodes):
+        reads = [name for name, ref in node.operands.items() if ref.buffer == operand.buffer]
+        if reads and (number != place or len(reads) > 1):
+            return False
+        if any(ref.buffer == operand.buffer for ref in node.outputs):
+            packed = len(node.outputs) == 1 and node.outputs[0] == Ref(operand.buffer, operand.spec.packed())
+            call = node.call(target)
+            if number >= place or not packed or call.in_place or not node.op.kernel(call).strided:
+                return False
+            made = replace(node, outputs=(there,)).call(target)
+            if not node.op.kernel(made).strided:
+                return False
+    return True
+
+
 def _alone(graph: Graph, place: int, result: Ref) -> bool:
     """Return whether node ``place`` alone writes the part of the buffer where ``result`` is, which is read later."""
     low, high = result.span
@@ -120,4 +146,6 @@ def _moved(ref: Ref, moves: Mapping[int, _Move]) -> Ref:
     move = moves.get(ref.buffer)
     if move is None:
         return ref
+    if move.view is not None:
+        return move.view
     return replace(ref, buffer=move.buffer, offset=ref.offset + move.nbytes * 8 // bits(ref.spec.dtype))

@@ -28,7 +28,7 @@ Area = Literal["arena", "weights", "state"]
 """A block of device memory that a plan lays out: what a run uses, what it only reads, and what outlives it."""
 ALIGNMENT = 256
 """Bytes that every offset is a multiple of: what device allocators give at least (cudaMalloc states it)."""
-_FORMAT, _VERSION = "nbxtensor.plan", 2
+_FORMAT, _VERSION = "nbxtensor.plan", 3
 _AREAS: Mapping[str, Area] = {
     "input": "arena",
     "temporary": "arena",

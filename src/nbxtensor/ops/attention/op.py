@@ -301,7 +301,7 @@ _CASES = (
     result=_result,
     reference=_reference,
     kernels=(
-        Kernel("attention_kernel", _blocks_cost, _launch, accepts=_serves),
+        Kernel("attention_kernel", _blocks_cost, _launch, accepts=_serves, strided=True),
         Kernel("decode_kernel", _decode_cost, _decode_launch, accepts=is_decode),
     ),
     cases=_CASES,

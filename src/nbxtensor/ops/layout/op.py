@@ -71,7 +71,7 @@ _COPY_CASES = (
 @declare(
     result=_packed,
     reference=_copy_reference,
-    kernels=(Kernel("copy_kernel", _cost, _copy_launches),),
+    kernels=(Kernel("copy_kernel", _cost, _copy_launches, strided=True),),
     cases=_COPY_CASES,
 )
 def copy(x: Tensor) -> Tensor:

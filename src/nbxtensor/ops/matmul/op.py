@@ -171,9 +171,9 @@ _KERNELS = (
     Kernel("row_kernel", row_cost, row_launches, accepts=serves_row),
     Kernel("tile_kernel", tile_cost, tile_launches, accepts=serves_tiles),
     Kernel("matvec_kernel", _cost, matvec_launch, accepts=is_matvec),
-    Kernel("matmul_kernel", _blocks_cost, matmul_launches),
+    Kernel("matmul_kernel", _blocks_cost, matmul_launches, strided=True),
 )
-_PANEL_KERNELS = (Kernel("panel_kernel", _cost, panel_launch, accepts=panels_fit),)
+_PANEL_KERNELS = (Kernel("panel_kernel", _cost, panel_launch, accepts=panels_fit, strided=True),)
 
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
 

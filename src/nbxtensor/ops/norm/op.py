@@ -306,7 +306,7 @@ def instance_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None =
 @declare(
     result=_batch_result,
     reference=_batch_norm,
-    kernels=(Kernel("rows", _batch_cost, _batch_launch),),
+    kernels=(Kernel("rows", _batch_cost, _batch_launch, strided=True),),
     cases=tuple(
         Case(
             {

@@ -89,7 +89,7 @@ def row_kernel(*, centred: bool) -> Kernel:
         again = (walks - 1) * call.operand_nbytes
         return Cost(each * call.outputs[0].numel, walks * call.operand_nbytes, call.result_nbytes, again=again)
 
-    return Kernel("rows", cost, launch)
+    return Kernel("rows", cost, launch, strided=True)
 
 
 def _launch(call: Call, *, centred: bool) -> Launch:

@@ -91,7 +91,7 @@ def pointwise_kernel(
         expression, operands, scalars = plan(call)
         return generate.launches(name, call, expression, operands, expression.numbers(scalars))
 
-    return Kernel(name, cost, launch)
+    return Kernel(name, cost, launch, strided=True)
 
 
 @functools.lru_cache(maxsize=1024)

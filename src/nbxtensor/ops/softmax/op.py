@@ -120,7 +120,7 @@ def _logarithms(shifted: Array, total: Array) -> Array:
     return np.asarray(shifted - np.log(total))
 
 
-_KERNELS = (Kernel("rows", _cost, _launch),)
+_KERNELS = (Kernel("rows", _cost, _launch, strided=True),)
 
 
 def _case(
