@@ -60,6 +60,11 @@ def rows(ref, start, count):
     return Ref(ref.buffer, spec, ref.offset + start * ref.spec.strides[0])
 
 
+def reshaped(ref, *shape):
+    """A packed view under another shape."""
+    return Ref(ref.buffer, Spec(shape, ref.spec.dtype), ref.offset)
+
+
 def columns(ref, start, count):
     spec = Spec((ref.spec.shape[0], count), ref.spec.dtype, ref.spec.strides)
     return Ref(ref.buffer, spec, ref.offset + start * ref.spec.strides[1])
@@ -142,7 +147,7 @@ def stateful(draw, nodes=10):
 
     for _ in range(draw(st.integers(0, nodes))):
         kind = draw(
-            st.sampled_from(("update", "update", "update", "add", "relu", "scale", "center", "matmul", "split"))
+            st.sampled_from(("update", "update", "update", "add", "relu", "scale", "center", "matmul", "split", "wide"))
         )
         if kind == "update":
             row = draw(st.integers(0, _SIDE - 2))
@@ -151,6 +156,9 @@ def stateful(draw, nodes=10):
             made.append(b.call(getattr(ops, kind), operand(), operand()))
         elif kind == "split":
             made += b.call(ops.split, operand())
+        elif kind == "wide":  # a value that its node sees in another shape than the state has
+            flat = transposed(reshaped(operand(viewed=False), _SIDE // 2, 2 * _SIDE))
+            made.append(reshaped(b.call(ops.copy, flat), _SIDE, _SIDE))
         else:
             made.append(b.call(getattr(ops, kind), operand()))
     new = {}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from tests.planning import operators as ops
-from tests.planning.graphs import Builder, rows, stateful, states, transposed, values
+from tests.planning.graphs import Builder, reshaped, rows, stateful, states, transposed, values
 
 from nbxtensor.errors import PlanError
 from nbxtensor.op import Spec
@@ -153,6 +153,16 @@ def test_a_value_that_others_read_is_copied_when_the_old_one_is_read_later():
     y = b.call(ops.add, new, b.call(ops.matmul, x, position))
     graph = b.graph(y, new_state={"position": new})
     assert names_of(settled(graph)) == ["scale", "matmul", "add", "copy"]
+    assert three_runs(settled(graph)) == three_runs(graph)
+
+
+@pytest.mark.parametrize("cycle", [False, True])
+def test_a_value_made_at_the_end_keeps_the_view_that_its_node_writes(cycle):
+    b = Builder()
+    first, second, x = b.state((4, 4), "a"), b.state((4, 4), "b"), b.input((4, 4))
+    flat = transposed(reshaped(second if cycle else x, 2, 8))
+    new = reshaped(b.call(ops.copy, flat), 4, 4)
+    graph = b.graph(b.call(ops.matmul, x, first), new_state={"a": new} | ({"b": first} if cycle else {}))
     assert three_runs(settled(graph)) == three_runs(graph)
 
 

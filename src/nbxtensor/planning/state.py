@@ -175,10 +175,14 @@ class _Settling:
         sources = {r.buffer for r in node.operands.values()}
         settled = self.changed - self.pending.keys() - self.late.keys()
         kept = all(self.buffers[i].kind != "temporary" and i not in settled for i in sources)
-        if len(node.outputs) != 1 or not kept or not self._writes_safely(state, places[0], 0, target):
+        if len(node.outputs) != 1 or not is_whole(self.graph, node.outputs[0]):
+            return
+        if not kept or not self._writes_safely(state, places[0], 0, target):
             return
         self.nodes[places[0]] = None
-        self.late[state] = _Late(replace(node, outputs=(self._whole(state),)), frozenset(sources - {state}))
+        # The node's own view of the value may have another shape than the state.
+        written = replace(node.outputs[0], buffer=state)
+        self.late[state] = _Late(replace(node, outputs=(written,)), frozenset(sources - {state}))
 
     def finish(self) -> None:
         """Append what is left, in an order in which each old value is read before it is overwritten."""
@@ -194,7 +198,8 @@ class _Settling:
                 continue
             state = next(iter(waiting))
             kept = self._temporary(self._whole(state).spec)
-            self.nodes.append(replace(waiting[state].node, outputs=(kept,)))
+            node = waiting[state].node
+            self.nodes.append(replace(node, outputs=(replace(node.outputs[0], buffer=kept.buffer),)))
             waiting[state] = self._copied(kept, self._whole(state))
 
     def _copied(self, source: Ref, to: Ref) -> _Late:
