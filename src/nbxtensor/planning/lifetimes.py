@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from operator import attrgetter
 from pathlib import Path
 
 from nbxtensor.errors import FormatError, PlanError
@@ -211,6 +212,6 @@ def _write(target: Path | str, kept: Sequence[Lifetime], more: Mapping[str, Sequ
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow((*columns, *more))
-    rows = ([getattr(x, column) for column in columns] for x in kept)
-    writer.writerows([*row, *(values[i] for values in more.values())] for i, row in enumerate(rows))
+    rows = map(attrgetter(*columns), kept)
+    writer.writerows((*row, *rest) for row, *rest in zip(rows, *more.values(), strict=True))
     Path(target).write_text(text.getvalue(), encoding="utf-8")
