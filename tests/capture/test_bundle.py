@@ -208,6 +208,13 @@ def test_a_manifest_that_makes_no_sense_is_refused(bundle, change):
         nbx.load_program(bundle)
 
 
+@pytest.mark.parametrize("change", [{"content": None}, {"content": [1]}, {"content": {"files": ["weights.bin"]}}])
+def test_a_manifest_without_a_mapping_of_files_is_refused(bundle, change):
+    rewritten(bundle, lambda manifest: manifest.update(change))
+    with pytest.raises(FormatError, match="mapping of its files"):
+        nbx.load_program(bundle)
+
+
 def test_threads_load_and_run_one_bundle_at_once(program, saved):
     wanted, found = [run(program, seed) for seed in range(4)], {}
 
@@ -277,7 +284,7 @@ def test_one_of_two_savers_to_a_folder_wins(program, tmp_path):
     """Each writes a folder of its own; the second to finish finds the first's there and leaves it."""
     with writing.BundleWriter(tmp_path / "bundle") as slow:
         program.save(tmp_path / "bundle")
-        with pytest.raises(OSError, match="bundle"):
+        with pytest.raises(ArgumentError, match="not there yet"):
             slow.finish({})
     assert run(nbx.load_program(tmp_path / "bundle")) == run(program)
     assert [p.name for p in tmp_path.iterdir()] == ["bundle"]
@@ -297,6 +304,8 @@ def test_weights_may_be_referred_to(program, values, tmp_path):
     assert run(nbx.load_program(tmp_path / "small", weights=[moved]), 3) == run(program, 3)
     with pytest.raises(ArgumentError, match="Got 2 for 1"):
         nbx.load_program(tmp_path / "small", weights=[moved, moved])
+    with pytest.raises(ArgumentError, match="a sequence of paths"):
+        nbx.load_program(tmp_path / "small", weights=str(moved))
     data = bytearray(moved.read_bytes())
     data[-1] ^= 1
     moved.write_bytes(data)
@@ -388,6 +397,15 @@ def test_what_is_saved_can_be_shared_again(pair, tmp_path):
 
 
 # ---- what is refused at saving, and leaves nothing
+
+
+def test_programs_have_names_of_files(program, tmp_path):
+    for name in ("", ".hidden", "a/b", 1):
+        with pytest.raises(ArgumentError, match="name is part of a file's name"):
+            nbx.save_programs(tmp_path / "bundle", {name: program})
+    with pytest.raises(ArgumentError, match="a mapping from names"):
+        nbx.save_programs(tmp_path / "bundle", [program])
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_has_something_in_it_is_refused(program, tmp_path):

@@ -136,6 +136,9 @@ def test_bad_weights_are_refused_by_name(weights):
         plan.load({**weights, "table": weights["table"][:5]})
     with pytest.raises(DtypeError, match="b was traced"):
         plan.load({**weights, "b": weights["b"].astype(np.float64)})
+    for value in (None, "words", weights["b"].astype(">f4"), [[1.0], [2.0, 3.0]]):
+        with pytest.raises(DtypeError, match=rf"weight b is a tensor or an array .* Got {type(value).__name__}"):
+            plan.load({**weights, "b": value})
 
 
 def test_a_limit_is_held_to(weights):
@@ -148,6 +151,9 @@ def test_a_limit_is_held_to(weights):
         with pytest.raises(OutOfMemoryError) as caught:
             plan.load(weights)
         assert caught.value.limit == plan.nbytes - 1
+        plain = nbx.plan(graph, optimize=False)  # folds no weights at load
+        set_limit(nbx.device("cpu").allocator.live + plain.nbytes)
+        assert plain.load(weights).plan.state_nbytes == 0  # what has no bytes takes none
     finally:
         set_limit(None)
 

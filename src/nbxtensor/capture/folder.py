@@ -63,8 +63,12 @@ class BundleFolder:
                 )
         if given.get("sha256") != digest(given.get("content")):
             raise FormatError(f"{path}: the manifest does not have the SHA-256 that it states: it is damaged.")
-        self.content: dict[str, Any] = given["content"]
-        self._files: dict[str, dict[str, Any]] = self.content.get("files", {})
+        content = given.get("content")
+        files = content.get("files", {}) if isinstance(content, dict) else None
+        if not isinstance(content, dict) or not isinstance(files, dict):
+            raise FormatError(f"{path}: the manifest has a mapping of its files. Got {type(files).__name__}.")
+        self.content: dict[str, Any] = content
+        self._files: dict[str, dict[str, Any]] = files
         if not all(isinstance(x, dict) and {"nbytes", "sha256"} <= x.keys() for x in self._files.values()):
             raise FormatError(f"{path}: the manifest states the size and the SHA-256 of every file.")
         self._maps: dict[str, Bytes] = {}

@@ -13,7 +13,7 @@ from nbxtensor.capture.interface import Interface, Place, spec_of
 from nbxtensor.capture.program import Program, address_of
 from nbxtensor.capture.saving import save_programs
 from nbxtensor.dtype.itemsize import bits, numpy_dtype
-from nbxtensor.errors import ArgumentError, DtypeError, PlanError, ShapeError
+from nbxtensor.errors import ArgumentError, DtypeError, NbxError, PlanError, ShapeError
 from nbxtensor.memory.allocator import Storage
 from nbxtensor.op import Pointer, Spec
 from nbxtensor.planning.graph import Graph, Node
@@ -125,10 +125,16 @@ class PlanLoader:
             )
         return block
 
+    def _block(self, nbytes: int, arena: Storage) -> Storage:
+        """Return a block; one without bytes takes none of the device, which may have no more than the plan states."""
+        if nbytes or not arena.nbytes:
+            return self.device.allocator.allocate(nbytes)
+        return Storage(arena.address + arena.nbytes, 0, None, arena)
+
     def _allocated(self, plan: Plan, arena: Storage) -> tuple[dict[str, Storage], Places]:
         """Return the memory of a program of its own, and where each buffer lies in it."""
         sizes = {"weights": plan.weights_nbytes, "state": plan.state_nbytes}
-        areas = {area: self.device.allocator.allocate(nbytes) for area, nbytes in sizes.items()} | {"arena": arena}
+        areas = {area: self._block(nbytes, arena) for area, nbytes in sizes.items()} | {"arena": arena}
         return areas, tuple(x and Place(areas[x.area], x.offset, x.nbytes) for x in plan.locations)
 
     def _shared(self, plan: Plan, share: Program, arena: Storage) -> tuple[dict[str, Storage], Places]:
@@ -142,7 +148,7 @@ class PlanLoader:
         start = plan.constants_offset
         areas = {
             "arena": arena,
-            "constants": self.device.allocator.allocate(plan.weights_nbytes - start),
+            "constants": self._block(plan.weights_nbytes - start, arena),
         }
         places: list[Place | None] = []
         for index, location in enumerate(plan.locations):
@@ -224,7 +230,12 @@ def _placed(plan: Plan, places: Places, buffer: int) -> Place:
 
 
 def _weight(graph: str, name: str, value: Any, spec: Spec) -> Tensor:
-    tensor = value if isinstance(value, Tensor) else from_numpy_array(np.asarray(value), _given_dtype(value, spec))
+    try:
+        tensor = value if isinstance(value, Tensor) else from_numpy_array(np.asarray(value), _given_dtype(value, spec))
+    except (NbxError, ValueError) as error:
+        raise DtypeError(
+            f"{graph}: weight {name} is a tensor or an array of {spec.dtype}. Got {type(value).__name__}: {error}"
+        ) from None
     if tensor.shape != spec.shape:
         raise ShapeError(f"{graph}: weight {name} was traced with shape {spec.shape}. Got {tensor.shape}.")
     if tensor.dtype != spec.dtype:

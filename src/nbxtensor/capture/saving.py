@@ -93,10 +93,12 @@ def save_programs(
 
 
 def _device_of(programs: Mapping[str, Program]) -> Device:
+    if not isinstance(programs, Mapping):
+        raise ArgumentError(f"save: programs are a mapping from names to programs. Got {type(programs).__name__}.")
     for name, program in programs.items():
         if not isinstance(program, Program):
             raise ArgumentError(f"save: a program. Got {type(program).__name__} for {name!r}. Plan.load returns one.")
-        if Path(name).name != name or name.startswith("."):
+        if not isinstance(name, str) or not name or Path(name).name != name or name.startswith("."):
             raise ArgumentError(f"save: a program's name is part of a file's name. Got {name!r}. Letters and digits.")
         if program.saver is None:
             raise PlanError(f"save: {name} is a program of a bundle, and saved already. Copy the bundle's folder.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shutil
@@ -33,7 +34,7 @@ class BundleWriter:
         """
         self.folder = folder
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ArgumentError(f"save: a folder that is not there yet, or is empty. Got {folder}. Remove it first.")
+            raise _taken(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         self._writing = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-writing-"))
         self._files: dict[str, dict[str, Any]] = {}
@@ -65,13 +66,19 @@ class BundleWriter:
         """Write the manifest and give the folder its name.
 
         Raises:
-            OSError: Somebody else made the folder meanwhile, or the disk fails.
+            ArgumentError: Somebody else made the folder meanwhile.
+            OSError: The disk fails.
         """
         body = {"files": self._files, **content}
         head = {"format": FORMAT, "version": VERSION, "library": library(), "sha256": digest(body)}
         (self._writing / MANIFEST).write_text(json.dumps({**head, "content": body}, indent=1), encoding="utf-8")
         self._writing.chmod(0o755)  # mkdtemp's is for the owner alone
-        self._writing.replace(self.folder)
+        try:
+            self._writing.replace(self.folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            raise _taken(self.folder) from None
 
     def __enter__(self) -> BundleWriter:
         return self
@@ -80,6 +87,10 @@ class BundleWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         shutil.rmtree(self._writing, ignore_errors=True)  # there only where `finish` did not come to its end
+
+
+def _taken(folder: Path) -> ArgumentError:
+    return ArgumentError(f"save: a folder that is not there yet, or is empty. Got {folder}. Remove it first.")
 
 
 def digests_of(path: Path) -> dict[str, Any]:
