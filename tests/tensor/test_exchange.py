@@ -161,6 +161,18 @@ def test_a_capsule_that_nobody_takes_gives_the_memory_back():
         borrow(3)
 
 
+def test_an_exporter_without_a_number_for_its_device_is_refused():
+    class Elsewhere:
+        def __dlpack__(self, **_):
+            raise AssertionError
+
+        def __dlpack_device__(self):
+            raise ValueError("Unknown device type meta for Dlpack")
+
+    with pytest.raises(ExchangeError, match="device type meta"):
+        nbx.from_dlpack(Elsewhere())
+
+
 @pytest.mark.parametrize("version", [None, (1, 0)])
 def test_what_is_lent_outlives_the_tensor(version):
     x = nbx.arange(1000) + 1

@@ -108,7 +108,10 @@ def from_exchange(x: Any) -> tuple[Storage, Spec, Device]:
         DtypeError: Elements of no dtype of the table.
         MissingFactError: It is on a device that no installed backend drives.
     """
-    kind, index = (int(part) for part in x.__dlpack_device__())
+    try:
+        kind, index = (int(part) for part in x.__dlpack_device__())
+    except (BufferError, ValueError) as refusal:  # a device that the library itself has no number for
+        raise ExchangeError(f"from_dlpack: {refusal}") from refusal
     where = _device_of((kind, index))
     options: dict[str, Any] = {}
     if hasattr(where.backend, "stream"):
