@@ -111,6 +111,18 @@ def test_replays_without_inputs_advance_by_themselves(device, weights):
         recording.replay(0)
 
 
+def test_replays_are_counted_by_any_whole_number_and_the_state_is_set_by_name(device, weights):
+    running = made(device, step, ROW).load(weights)
+    recording = running.capture()
+    recording.replay(np.int64(3))
+    for times in (2.0, "3", None, -1):
+        with pytest.raises(ArgumentError, match="a number of replays, 1 or more"):
+            recording.replay(times)
+    with pytest.raises(AttributeError, match="state"):
+        running.state = {}  # no value would get anywhere
+    assert running.state["position"].numpy().item() == 3
+
+
 def test_updates_are_made_where_the_state_lies(device, weights):
     plan = made(device, step, ROW)
     names = [node.op.name for node in plan.graph.nodes]

@@ -205,6 +205,10 @@ def test_what_is_not_settled_is_no_plan_and_what_is_no_state_has_no_new_value():
         b.graph(x, new_state={"cash": x})
     with pytest.raises(PlanError, match="its state's shape"):
         b.graph(x, new_state={"cache": rows(x, 0, 2)})
+    for out in (reshaped(cache, 2, 8), rows(cache, 0, 2), Ref(cache.buffer, Spec((4, 4), "int32"))):
+        b.nodes = [Node(ops.relu.op, {"x": x}, (out,), {})]
+        with pytest.raises(PlanError, match=r"node 0 \(relu\): writes what the op makes, .* Got"):
+            b.graph(x)
 
 
 def test_the_verifier_sees_a_node_that_writes_over_what_it_reads():

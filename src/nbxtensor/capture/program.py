@@ -63,7 +63,6 @@ class Program:
     Attributes:
         name: What it is called in messages.
         device: What it runs on.
-        state: What outlives a run, by name: read it, set it, reset it between runs.
         places: Where each buffer of the plan's graph lies; None for one that nothing touches.
         turn: Held, as a context, by the one caller whose values are in the arena.
         areas: The blocks that this program has, by what they hold ("arena", "weights", "state"); without those of
@@ -109,7 +108,12 @@ class Program:
         self._dependencies = dependencies
         self._inputs = tuple(self._tensor(view) for view in interface.inputs)
         self._outputs = tuple(self._tensor(view) for view in interface.outputs)
-        self.state: State = State(self, {name: self._tensor(view) for name, view in interface.states.items()})
+        self._state = State(self, {name: self._tensor(view) for name, view in interface.states.items()})
+
+    @property
+    def state(self) -> State:
+        """What outlives a run, by name: read it, set it, reset it between runs."""
+        return self._state
 
     @cached_property
     def plan(self) -> Plan:

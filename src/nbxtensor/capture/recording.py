@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,10 +59,14 @@ class Recording:
         Raises:
             ArgumentError: ``times`` is no whole number of 1 or more.
         """
-        if not isinstance(times, int) or times < 1:
+        try:
+            count = operator.index(times)
+        except TypeError:
+            count = 0
+        if count < 1:
             raise ArgumentError(f"{self.program.name}: a number of replays, 1 or more. Got {times!r}.")
         with self.program.turn:
-            for _ in range(times - 1):
+            for _ in range(count - 1):
                 self._replay.start()
             self._replay.run()
 

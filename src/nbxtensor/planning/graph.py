@@ -143,8 +143,8 @@ class Graph:
 
         Raises:
             PlanError: A view outside its buffer, a temporary read before it is written, a buffer that is written but
-                is an input, weight or constant, a missing spec or value, two inputs of one name, or a new value of
-                another shape or dtype than its state.
+                is an input, weight or constant, a missing spec or value, two inputs of one name, results of
+                another shape or dtype than their op makes, or a new value of another than its state's.
         """
         names: set[tuple[str, str]] = set()
         for index, buffer in enumerate(self.buffers):
@@ -162,6 +162,10 @@ class Graph:
                 self._inside(ref, f"{where}, operand {name}")
                 if ref.buffer not in written:
                     raise PlanError(f"{where}: operand {name} reads buffer {ref.buffer} before anything wrote it.")
+            inputs = {name: ref.spec for name, ref in node.operands.items()}
+            made = [(spec.shape, spec.dtype) for spec in node.op.call(inputs, node.params).outputs]
+            if made != [(ref.spec.shape, ref.spec.dtype) for ref in node.outputs]:
+                raise PlanError(f"{where}: writes what the op makes, {made}. Got {[r.spec for r in node.outputs]}.")
             for ref in node.outputs:
                 self._inside(ref, f"{where}, result")
                 if self.buffers[ref.buffer].kind not in ("temporary", "state"):
