@@ -35,7 +35,7 @@ class Budget:
     """
 
     def __init__(self, steps: int, deadline: float | None = None) -> None:
-        self.steps = steps
+        self.steps: int = steps
         self._deadline = deadline
         self._whole: Budget | None = None
 

@@ -64,7 +64,7 @@ class Search:
     """
 
     def __init__(self, block: Block, ceiling: int, rule: Rule, fixed: Offsets | None = None) -> None:
-        self.steps = 0
+        self.steps: int = 0
         fixed = fixed or {}
         held = np.array([*fixed.values(), 0], np.int64)
         self._rule = rule
