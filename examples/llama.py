@@ -20,8 +20,10 @@ import numpy as np
 
 import nbxtensor as nbx
 from nbxtensor.dtype.convert import convert
+from nbxtensor.errors import NbxError
 from nbxtensor.io import safetensors
 
+NUMBERS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "rms_norm_eps")
 BLOCK = (1 << 22) - 3  # random numbers that weights are repetitions of: a prime, so that no two rows are alike
 
 
@@ -77,10 +79,18 @@ SHAPES = {
 
 def read_config(folder: Path) -> Config:
     """Return the configuration in ``folder``/config.json; SystemExit where it asks for what is not built here."""
-    given = json.loads((folder / "config.json").read_text())
+    try:
+        given = json.loads((folder / "config.json").read_text())
+    except ValueError as error:
+        raise SystemExit(f"{folder}: config.json is JSON. {error}.") from None
     odd = [key for key in ("attention_bias", "mlp_bias") if given.get(key)]
-    if given.get("hidden_act", "silu") != "silu" or odd or given.get("model_type") != "llama":
-        raise SystemExit(f"{folder}: a Llama without biases, activation silu. Got {given.get('model_type')}, {odd}.")
+    activation = given.get("hidden_act", "silu")
+    if activation != "silu" or odd or given.get("model_type") != "llama":
+        told = ", ".join([str(given.get("model_type")), str(activation), *odd])
+        raise SystemExit(f"{folder}: a Llama without biases, activation silu. Got {told}.")
+    lacking = [key for key in NUMBERS if not isinstance(given.get(key), int | float)]
+    if lacking:
+        raise SystemExit(f"{folder}: config.json has the numbers {', '.join(NUMBERS)}. Got none for {lacking}.")
     rope = given.get("rope_parameters") or given.get("rope_scaling") or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in ("default", "linear", "llama3"):
@@ -344,6 +354,7 @@ class Generator:
         chunk: The program of a chunk of a prompt.
         recording: The recorded step.
         context: Tokens that the cache holds.
+        vocabulary: Number of tokens there are.
     """
 
     def __init__(
@@ -356,6 +367,7 @@ class Generator:
         progress: Any = None,
     ) -> None:
         self.context = context
+        self.vocabulary = config.vocabulary
         self.step = load(config, device, context, weights, progress=progress)
         self.chunk = plan_prefill(config, device, context, chunk).load(share=self.step, progress=progress)
         self.recording = self.step.capture()
@@ -365,12 +377,15 @@ class Generator:
         """Read a prompt into the cache, behind what is there; return the token that follows.
 
         Raises:
-            ValueError: There is no token, or no room for the last chunk.
+            ValueError: There is no token, or one that the model lacks, or no room for the last chunk.
         """
         size = self.chunk.inputs[0].shape[1]
         start = self.step.state["position"].numpy().item()
         if not ids or start + -(-len(ids) // size) * size > self.context:
             raise ValueError(f"read: 1 to {self.context - start} tokens, in chunks of {size}. Got {len(ids)}.")
+        unknown = [token for token in ids if not 0 <= token < self.vocabulary]
+        if unknown:
+            raise ValueError(f"read: tokens from 0 to {self.vocabulary - 1}. Got {unknown[0]}.")
         for at in range(0, len(ids), size):
             part = ids[at : at + size]
             padded = np.zeros((1, size), np.int64)
@@ -404,12 +419,25 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=128, help="tokens of a prompt that are read at once")
     parser.add_argument("--ids", default="1,2,3,4,5", help="the prompt, as token numbers")
     given = parser.parse_args()
+    for name in ("tokens", "context", "chunk"):
+        if getattr(given, name) < 1:
+            parser.error(f"--{name}: 1 or more. Got {getattr(given, name)}.")
+    words = given.ids.split(",")
+    if not all(word.strip().isdecimal() for word in words):
+        parser.error(f"--ids: numbers of tokens with commas between. Got {given.ids!r}.")
+    try:
+        generate(parser, given, [int(word) for word in words])
+    except (NbxError, OSError, ValueError) as error:
+        parser.exit(1, f"llama.py: {error}\n")
+
+
+def generate(parser: argparse.ArgumentParser, given: argparse.Namespace, prompt: list[int]) -> None:
+    """Load what the command line names, and generate."""
     folder = Path(given.shape)
     if given.shape not in SHAPES and not (folder / "config.json").exists():
         parser.error(f"--shape: {', '.join(SHAPES)}, or a folder with config.json. Got {given.shape}.")
     config = SHAPES.get(given.shape) or read_config(folder)
     weights = None if given.shape in SHAPES else read_weights(folder)
-    prompt = [int(word) % config.vocabulary for word in given.ids.split(",")]
     if given.device == "cpu":
         nbx.device("cpu").measure()
     begun = time.perf_counter()

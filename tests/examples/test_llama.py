@@ -236,6 +236,10 @@ def test_a_folder_in_the_hugging_face_layout(llama, device, tmp_path, dtype, sha
     (tmp_path / "config.json").write_text(json.dumps({**given, "rope_scaling": {"rope_type": "yarn"}}))
     with pytest.raises(SystemExit, match="yarn"):
         llama.read_config(tmp_path)
+    for wrong, words in ((json.dumps({**given, "vocab_size": "256"}), "vocab_size"), ("{", "JSON")):
+        (tmp_path / "config.json").write_text(wrong)
+        with pytest.raises(SystemExit, match=words):
+            llama.read_config(tmp_path)
 
 
 def test_prompts_that_do_not_fit_are_refused(llama, device):
@@ -263,6 +267,23 @@ def test_the_command_prints_what_was_known_beforehand():
     )  # fmt: skip
     assert done.returncode == 2
     assert "config.json" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (["--ids", "1,,2"], 2, "--ids: numbers of tokens"),
+        (["--tokens", "0"], 2, "--tokens: 1 or more"),
+        (["--ids", "256"], 1, "llama.py: read: tokens from 0 to 255. Got 256."),
+        (["--device", "nowhere"], 1, "llama.py: backend 'nowhere'"),
+    ],
+)
+def test_words_that_name_nothing_are_told_in_one_line(llama, monkeypatch, capsys, words, status, told):
+    monkeypatch.setattr(sys, "argv", ["llama.py", "--context", "32", *words])
+    with pytest.raises(SystemExit) as ended:
+        llama.main()
+    assert ended.value.code == status
+    assert told in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_random_weights_differ_and_repeat(llama):
