@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral, Real
 
 import numpy as np
 
@@ -50,6 +51,14 @@ def rope_frequencies(
     >>> (rope_frequencies(4, base=100.0).numpy() / 2.0**64 * 2 * np.pi).round(6).tolist()
     [1.0, 0.1]
     """
+    scaling = {"low_freq_factor": low_freq_factor, "high_freq_factor": high_freq_factor}
+    scaling["original_context"] = original_context
+    numbers = {"base": base, "factor": factor} | {k: v for k, v in scaling.items() if v is not None}
+    odd = [f"{type(value).__name__} for {name}" for name, value in numbers.items() if not isinstance(value, Real)]
+    if odd or not isinstance(width, Integral):
+        raise ArgumentError(
+            f"rope_frequencies: width is an int, the others are numbers. Got {', '.join(odd) or type(width).__name__}."
+        )
     if width < 2 or width % 2:
         raise ArgumentError(f"rope_frequencies: an even width of 2 or more. Got {width}.")
     if not (base > 1 and math.isfinite(base) and factor > 0 and math.isfinite(factor)):

@@ -156,6 +156,11 @@ def test_rope_refuses(x: Spec, positions: Spec, frequencies: Spec, error: type[E
         {"width": 8, "factor": 0.0},
         {"width": 8, "low_freq_factor": 1.0},
         {"width": 8, "low_freq_factor": 4.0, "high_freq_factor": 1.0, "original_context": 8192},
+        {"width": "8"},
+        {"width": 8.0},
+        {"width": 8, "base": None},
+        {"width": 8, "factor": "2"},
+        {"width": 8, "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_context": "long"},
     ],
 )
 def test_rope_frequencies_refuses(given):

@@ -187,7 +187,8 @@ def _case(
 def rope(x: Tensor, positions: Tensor, frequencies: Tensor, *, interleaved: bool = False) -> Tensor:
     """Return ``x`` with pairs of elements of each row turned by the row's position times their frequency.
 
-    Computed in float32, from angles that are exact to 2**-32 of a turn at any position.
+    Computed in float32, from angles that are exact to 2**-32 of a turn: at any position with frequencies of int64, at
+    positions of 32 bits with those of float32.
 
     Args:
         x: ``[batch, heads, tokens, width]`` of float16, bfloat16 or float32. The result lies in memory in the order
