@@ -158,6 +158,27 @@ def test_a_limit_is_held_to(weights):
         set_limit(None)
 
 
+def test_folding_weights_at_load_takes_no_memory_beside_the_plan():
+    def wide(weights, x):
+        return nbx.linear(nbx.linear(x, weights["a"]), weights["b"])
+
+    rng = np.random.default_rng(3)
+    weights = {name: rng.standard_normal((256, 256), np.float32) / 16 for name in "ab"}
+    x = rng.standard_normal((4, 256), np.float32)
+    specs = {name: nbx.Spec(w.shape, "float32") for name, w in weights.items()}
+    plan = nbx.plan(nbx.trace(wide, nbx.Spec(x.shape, "float32"), weights=specs))
+    assert plan.prologue is not None
+    assert len(plan.prologue.outputs) == 2
+    allocator = nbx.device("cpu").allocator
+    allocator.trim()
+    allocator.reset_peak()
+    before = allocator.live
+    program = plan.load(weights)
+    assert allocator.peak - before == plan.nbytes
+    wanted = x.astype(np.float64) @ weights["a"].T @ weights["b"].T
+    np.testing.assert_allclose(program(x).numpy(), wanted, rtol=0, atol=1e-5)
+
+
 def test_a_dry_run_lists_the_launches_and_runs_none(program):
     class Observer:
         def __init__(self):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,10 @@ from nbxtensor.dtype.itemsize import bits, numpy_dtype
 from nbxtensor.errors import ArgumentError, DtypeError, NbxError, PlanError, ShapeError
 from nbxtensor.memory.allocator import Storage
 from nbxtensor.op import Pointer, Spec
-from nbxtensor.planning.graph import Graph, Node
+from nbxtensor.planning.graph import Graph, Node, Ref
 from nbxtensor.planning.plan import Plan
 from nbxtensor.planning.sharing import shared_buffers
-from nbxtensor.run import ALIGNED_NBYTES, Device, prepare
+from nbxtensor.run import ALIGNED_NBYTES, Device, layout, prepare, ready
 from nbxtensor.tensor import Tensor, from_numpy_array
 
 __all__ = ["PlanLoader"]
@@ -48,8 +48,8 @@ class PlanLoader:
     ) -> Program:
         """Return the program that runs ``plan`` with ``weights``, its state zeros, or with those of ``share``.
 
-        Weights are taken one by one, each as it is needed, and what is folded is made and copied to its place before
-        the next: a mapping may make or read its values when asked for them.
+        Weights are taken one by one, each as it is needed, and what is folded is made at its place: a mapping may make
+        or read its values when asked for them.
 
         Args:
             plan: The plan.
@@ -179,18 +179,19 @@ class PlanLoader:
         for index, buffer in plan.graph.of_kind("weight"):
             if not buffer.name.startswith("folded."):
                 value = _weight(graph, buffer.name, given[buffer.name], spec_of(buffer))
-                self._put(_placed(plan, places, index), value)
+                self.put(_placed(plan, places, index), value)
         if plan.prologue is not None:
-            for number, value in folded(plan.prologue, given, self.device, graph):
-                self._put(_placed(plan, places, indices[f"folded.{number}"]), value)
+            count = len(plan.prologue.outputs)
+            made = [_placed(plan, places, indices[f"folded.{number}"]) for number in range(count)]
+            _Folding(self, plan.prologue, given, graph).run(made)
             self.device.allocator.trim()  # what folding took goes back: memory in use is what the plan states
 
     def _fill_constants(self, plan: Plan, places: Places) -> None:
         for index, buffer in plan.graph.of_kind("constant"):
             if buffer.value is not None:
-                self._put(_placed(plan, places, index), from_numpy_array(buffer.value, spec_of(buffer).dtype))
+                self.put(_placed(plan, places, index), from_numpy_array(buffer.value, spec_of(buffer).dtype))
 
-    def _put(self, place: Place, value: Tensor) -> None:
+    def put(self, place: Place, value: Tensor) -> None:
         """Copy a value, on whatever device, to its place."""
         if not value.nbytes:
             return
@@ -218,8 +219,8 @@ class PlanLoader:
             return resolve(pointer) % ALIGNED_NBYTES == 0
 
         backend, index = self.device.backend, self.device.index
-        for ready in prepare(call, kernel, step.launches, backend, index, bake=True, aligned=aligned):
-            yield ready.bind(resolve)
+        for prepared in prepare(call, kernel, step.launches, backend, index, bake=True, aligned=aligned):
+            yield prepared.bind(resolve)
 
 
 def _placed(plan: Plan, places: Places, buffer: int) -> Place:
@@ -248,51 +249,65 @@ def _given_dtype(value: Any, spec: Spec) -> str | None:
     return spec.dtype if np.asarray(value).dtype == numpy_dtype(spec.dtype) else None
 
 
-def folded(prologue: Graph, given: Mapping[str, Any], device: Device, name: str) -> Iterator[tuple[int, Tensor]]:
-    """Yield (number, value) of the outputs of ``prologue``, every node run eagerly on ``device``.
+class _Folding:
+    """The part of a graph that weights alone decide, run node by node, its results made where they stay.
 
-    Each node writes a whole buffer, row-major, as traces make them. A weight is taken when the first node reads it;
-    a value is yielded as soon as it is made, and forgotten after its last use.
-
-    Args:
-        prologue: What is computed from the weights.
-        given: The weights.
-        device: Where.
-        name: What the graph is called in messages.
+    Each node writes whole buffers, row-major, as traces make them. A weight is taken when the first node reads it,
+    and what nothing reads any more is forgotten.
     """
-    last = {ref.buffer: place for place, node in enumerate(prologue.nodes) for ref in node.operands.values()}
-    numbers: dict[int, list[int]] = {}
-    for number, ref in enumerate(prologue.outputs):
-        numbers.setdefault(ref.buffer, []).append(number)
-    storages: dict[int, Storage] = {}
 
-    def held(buffer: int) -> Storage:
-        if buffer not in storages:
-            found = prologue.buffers[buffer]
+    def __init__(self, loader: PlanLoader, prologue: Graph, given: Mapping[str, Any], name: str) -> None:
+        self._loader = loader
+        self._prologue = prologue
+        self._given = given
+        self._name = name
+        self._storages: dict[int, Storage] = {}
+        self._last = {ref.buffer: at for at, node in enumerate(prologue.nodes) for ref in node.operands.values()}
+
+    def run(self, places: Sequence[Place]) -> None:
+        """Make every output of the graph at its place."""
+        prologue = self._prologue
+        numbers: dict[int, list[int]] = {}
+        for number, ref in enumerate(prologue.outputs):
+            numbers.setdefault(ref.buffer, []).append(number)
+        for at, node in enumerate(prologue.nodes):
+            homes = {ref.buffer: self._home(ref, numbers.get(ref.buffer, ()), places) for ref in node.outputs}
+            for ref, storage in zip(node.outputs, self._results(node, homes), strict=True):
+                self._storages[ref.buffer] = storage
+                for number in numbers.get(ref.buffer, ()):
+                    out, place = prologue.outputs[number], places[number]
+                    if storage.address != place.address:
+                        self._loader.put(place, Tensor(storage, out.spec, out.offset, self._loader.device))
+            for buffer in {ref.buffer for ref in (*node.operands.values(), *node.outputs)}:
+                if self._last.get(buffer, -1) <= at:
+                    self._storages.pop(buffer, None)
+
+    def _home(self, ref: Ref, numbers: Sequence[int], places: Sequence[Place]) -> Storage | None:
+        """Return where a result stays: the place of the first output that is all of it, packed."""
+        for number in numbers:
+            out, place = self._prologue.outputs[number], places[number]
+            if out == ref and ref.spec.is_contiguous and not ref.offset and ref.spec.nbytes == place.nbytes:
+                return Storage(place.address, place.nbytes, None, place.storage)
+        return None
+
+    def _results(self, node: Node, homes: Mapping[int, Storage | None]) -> list[Storage]:
+        """Return the storage of each result of a node run eagerly."""
+        device, allocate = self._loader.device, self._loader.device.allocator.allocate
+        operands = {n: Tensor(self._held(r.buffer), r.spec, r.offset, device) for n, r in node.operands.items()}
+        at = {n: address_of(t) for n, t in operands.items()}
+        layouts = {n: layout(t.spec, device, aligned=not at[n] % ALIGNED_NBYTES) for n, t in operands.items()}
+        into = [homes[ref.buffer] or allocate(ref.spec.nbytes) for ref in node.outputs]
+        return ready(node.op, layouts, node.params, device).run(list(at.values()), into)
+
+    def _held(self, buffer: int) -> Storage:
+        if buffer not in self._storages:
+            found = self._prologue.buffers[buffer]
             if found.value is not None:
                 value = from_numpy_array(found.value, spec_of(found).dtype)
             else:
-                value = _weight(name, found.name, given[found.name], spec_of(found))
-            storages[buffer] = _whole(value.to(device).contiguous())
-        return storages[buffer]
-
-    for place, node in enumerate(prologue.nodes):
-        for ref, storage in zip(node.outputs, _results(node, held, device), strict=True):
-            storages[ref.buffer] = storage
-            for number in numbers.get(ref.buffer, ()):
-                out = prologue.outputs[number]
-                yield number, Tensor(storage, out.spec, out.offset, device)
-        for buffer in {ref.buffer for ref in (*node.operands.values(), *node.outputs)}:
-            if last.get(buffer, -1) <= place:
-                storages.pop(buffer, None)
-
-
-def _results(node: Node, held: Callable[[int], Storage], device: Device) -> Iterator[Storage]:
-    """Yield the storage of each result of a node run eagerly."""
-    operands = {n: Tensor(held(r.buffer), r.spec, r.offset, device) for n, r in node.operands.items()}
-    first = next(iter(operands.values()))
-    results = first.__run__(node.op, operands, node.params)
-    yield from (_whole(result) for result in (results if isinstance(results, tuple) else (results,)))
+                value = _weight(self._name, found.name, self._given[found.name], spec_of(found))
+            self._storages[buffer] = _whole(value.to(self._loader.device).contiguous())
+        return self._storages[buffer]
 
 
 def _whole(tensor: Tensor) -> Storage:

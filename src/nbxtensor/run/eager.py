@@ -82,15 +82,19 @@ class Ready:
         alone = len(outputs) == len(launches) == 1 and not workspace and self._launches[0].pointers == whole
         self.start: Callable[[list[int]], None] | None = self._launches[0].start if alone else None
 
-    def run(self, addresses: list[int]) -> list[Storage]:
+    def run(self, addresses: list[int], into: Sequence[Storage] | None = None) -> list[Storage]:
         """Run the call on operands at those addresses and return its results.
+
+        Args:
+            addresses: Where the operands begin.
+            into: Where each result goes, at a multiple of `ALIGNED_NBYTES`; left out, to fresh storages.
 
         Raises:
             OutOfMemoryError: There is no memory for them.
             NbxError: A launch fails.
         """
         allocate = self._allocate
-        results = [allocate(nbytes) for nbytes in self._nbytes]
+        results = [allocate(nbytes) for nbytes in self._nbytes] if into is None else list(into)
         blocks = [storage.address for storage in results] + addresses
         if self._spare:
             spare = [allocate(nbytes) for nbytes in self._spare]
