@@ -158,6 +158,14 @@ def test_a_limit_is_held_to(weights):
         set_limit(None)
 
 
+def test_a_plan_larger_than_the_device_is_refused():
+    graph = nbx.trace(lambda x: nbx.exp(nbx.sum(x)), nbx.Spec((1 << 41,), "float32"))
+    total = nbx.device("cpu").backend.memory(0).info().total
+    with pytest.raises(PlanError, match=f"a limit of {total}"):
+        nbx.plan(graph)
+    assert nbx.plan(graph, device=nbx.device("cpu").target).arena_nbytes >= 1 << 43  # for a machine that is not there
+
+
 def test_folding_weights_at_load_takes_no_memory_beside_the_plan():
     def wide(weights, x):
         return nbx.linear(nbx.linear(x, weights["a"]), weights["b"])

@@ -35,23 +35,26 @@ def plan(graph: Graph, *, device: str | Device | Target = "cpu", optimize: bool 
 
     Raises:
         ArgumentError: ``graph`` is no graph.
-        PlanError: The graph breaks a rule, or the plan is larger than the memory limit in force.
+        PlanError: The graph breaks a rule, or the plan is larger than the memory limit in force, or than the device's
+            memory.
         UnsupportedError: No kernel serves a node on the device.
         MissingFactError: There is no such device.
     """
     if not isinstance(graph, Graph):
         raise ArgumentError(f"plan: a graph, which nbxtensor.trace makes. Got {type(graph).__name__}.")
-    target, loader = device, None
+    target, loader, most = device, None, limit()
     if not isinstance(target, Target):
         where = open_device(target)
         target, loader = where.target, PlanLoader(where)
+        total = where.backend.memory(where.index).info().total
+        most = total if most is None else min(most, total)
     found = compact(remove_dead(graph))
     if optimize:
         found = pack(fuse(found), target)
     prologue, main = partition(found)
     main = settle(main, copy.op, target if optimize else None)
     main = arrange(main, copy.op, target, alignment=ALIGNMENT) if optimize else compact(main)
-    return place_graph(main, target, limit=limit(), prologue=prologue, loader=loader)
+    return place_graph(main, target, limit=most, prologue=prologue, loader=loader)
 
 
 def load_plan(text: str, *, device: str | Device = "cpu") -> Plan:
