@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 
 from nbxtensor.dtype.itemsize import bits
 from nbxtensor.errors import PlanError
-from nbxtensor.op import Buffer, Cost, Launch, Pointer, Target
+from nbxtensor.op import Buffer, Call, Cost, Launch, Pointer, Target, typed
 from nbxtensor.planning.graph import Graph, Node
 
 __all__ = ["PlanStep", "choose", "family", "pointers"]
@@ -52,16 +52,38 @@ def choose(graph: Graph, target: Target) -> tuple[PlanStep, ...]:
         PlanError: A kernel's launches name an operand, a result or workspace that the call or the kernel's cost does
             not have, or workspace outside its declared lifetime.
     """
-    return tuple(_step(graph, place, node, target) for place, node in enumerate(graph.nodes))
+    # Declarations are functions of the call alone, and the layers of a model make the same calls.
+    known: dict[Hashable, PlanStep] = {}
+    steps: list[PlanStep] = []
+    for place, node in enumerate(graph.nodes):
+        kinds = {name: graph.buffers[ref.buffer].kind for name, ref in node.operands.items()}
+        fixed = frozenset(name for name, kind in kinds.items() if kind in ("weight", "constant"))
+        call = replace(node.call(target), fixed=fixed)
+        key = _key(call)
+        step = None if key is None else known.get(key)
+        if step is None:
+            step = _step(f"{graph.name}, node {place} ({node.op.name})", node, call)
+            if key is not None:
+                known[key] = step
+        steps.append(step)
+    return tuple(steps)
 
 
-def _step(graph: Graph, place: int, node: Node, target: Target) -> PlanStep:
-    if not any(ref.spec.numel for ref in node.outputs):
+def _key(call: Call) -> Hashable | None:
+    """Return what calls on one target are the same by; None where a parameter is not hashable."""
+    params = tuple((name, typed(value)) for name, value in call.params.items())
+    places = tuple(call.in_place.items())
+    key = (call.op, tuple(call.inputs.items()), params, call.outputs, places, call.fixed)
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _step(where: str, node: Node, call: Call) -> PlanStep:
+    if not any(spec.numel for spec in call.outputs):
         return PlanStep("", (), Cost(0, 0, 0))
-    kinds = {name: graph.buffers[ref.buffer].kind for name, ref in node.operands.items()}
-    fixed = frozenset(name for name, kind in kinds.items() if kind in ("weight", "constant"))
-    call = replace(node.call(target), fixed=fixed)
-    where = f"{graph.name}, node {place} ({node.op.name})"
     kernel = node.op.kernel(call)
     step = PlanStep(kernel.name, kernel.launch(call), kernel.cost(call))
     buffers = {b.name: b for b in step.cost.buffers}
