@@ -319,3 +319,19 @@ def test_states_that_swap_and_constants_that_reset(device):
         np.testing.assert_array_equal(program.state["b"].numpy(), first)
         np.testing.assert_array_equal(program.state["c"].numpy(), np.ones((1, WIDTH)))
         np.testing.assert_array_equal(program.state["d"].numpy(), row(3))
+
+
+def test_python_numbers_take_the_dtype_of_their_place():
+    def step(state, x):
+        return x * state["scale"], {"count": state["count"] + 1, "scale": state["scale"]}
+
+    state = {"count": nbx.Spec((), "int32"), "scale": nbx.Spec((), "bfloat16")}
+    program = nbx.plan(nbx.trace(step, nbx.Spec((), "float32"), state=state)).load({})
+    program.state["count"] = 7
+    program.state["scale"] = 3
+    assert float(program(2.0)) == 6.0
+    assert int(program.state["count"]) == 8
+    with pytest.raises(DtypeError, match=r"state count was planned as int32. Got float64"):
+        program.state["count"] = 1.5
+    with pytest.raises(ArgumentError, match="range of int32"):
+        program.state["count"] = 2**40

@@ -239,9 +239,11 @@ class Program:
         Raises:
             ArgumentError: It is no tensor, and `asarray` does not take it.
             ShapeError: It has another shape.
-            DtypeError: It has another dtype.
+            DtypeError: It has another dtype. A Python number takes the dtype of its place, where that holds its kind.
         """
         spec, name = tensor.spec, f"{self.name}: {words}"
+        if _is_weak(value, spec.dtype):
+            value = asarray(value, dtype=spec.dtype)
         try:
             given = value if isinstance(value, Tensor) else np.asarray(value)
             dtype = value.dtype if isinstance(value, Tensor) else asarray(given).dtype
@@ -349,6 +351,13 @@ class State(Mapping[str, Tensor]):
         with self._program.turn:
             for name, tensor in self._tensors.items():
                 memory.copy_in(address_of(tensor), saved[name].data)
+
+
+def _is_weak(value: Any, dtype: str) -> bool:
+    """Return whether a value is a Python number that a place of ``dtype`` takes as it takes a scalar in arithmetic."""
+    return (type(value) is int and kind(dtype) in ("int", "uint", "float")) or (
+        type(value) is float and kind(dtype) == "float"
+    )
 
 
 def address_of(tensor: Tensor, elements: int | None = None) -> int:
