@@ -180,7 +180,7 @@ def test_pictures_are_written(model, tmp_path, capsys):
     text = page.read_text()
     assert text.count("<svg ") == 2
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
-    assert main(["plan", model, "--svg", str(tmp_path / "no" / "folder.svg")]) == 1
+    assert main(["plan", model, "--svg", str(tmp_path / "no" / "folder.svg")]) == 2
 
 
 def test_tables_are_rich_on_a_terminal_and_plain_in_a_pipe(capsys, monkeypatch):

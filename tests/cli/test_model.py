@@ -104,6 +104,10 @@ def test_what_is_no_model_is_told_in_one_line(tmp_path, text, options, said, com
         (["run", "MODEL", "--times", "0"], "--times: 1 or more"),
         (["plan", "MODEL", "--against", "nowhere.json"], "nowhere.json: no such file"),
         (["plan", "MODEL", "--save", "plan.txt"], "--save: a name that ends in .json"),
+        (["plan", "MODEL", "--save", "nowhere/plan.json"], "in a folder that is there. Got nowhere/plan.json"),
+        (["price", "MODEL", "--svg", "nowhere/plan.svg"], "--svg: a file that can be written"),
+        (["plan", "MODEL", "--html", "."], "--html: a file that can be written"),
+        (["plan", "MODEL", "--device", ""], "--device: no '' here"),
     ],
 )
 def test_what_is_not_there_is_told_in_one_line(tmp_path, words, said, capsys, monkeypatch):
@@ -115,7 +119,7 @@ def test_what_is_not_there_is_told_in_one_line(tmp_path, words, said, capsys, mo
     assert said in err
 
 
-@pytest.mark.parametrize(("text", "status"), [("- 1\n", 2), ("a: [", 2), ("name: x\n", 1)])
+@pytest.mark.parametrize(("text", "status"), [("- 1\n", 2), ("a: [", 2), ("name: x\n", 2)])
 def test_a_device_file_that_is_none(tmp_path, text, status, capsys):
     path = tmp_path / "odd.yml"
     path.write_text(text)
@@ -173,3 +177,14 @@ def test_a_model_finds_its_neighbours(tmp_path):
     assert model.graph.outputs[0].spec == nbx.Spec((3, 2), "float32")
     assert model.inputs_on(here("cpu")) == ()
     assert np.prod(model.graph.outputs[0].spec.shape) == 6
+
+
+def test_a_plan_is_compared_with_what_its_file_held_before(tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    model = write(tmp_path)
+    assert main(["plan", model, "--device", "h200", "batch=2", "--save", str(path)]) == 0
+    capsys.readouterr()
+    assert main(["plan", model, "--device", "h200", "batch=4", "--save", str(path), "--against", str(path)]) == 0
+    assert "nothing that is planned differs" not in capsys.readouterr().out
+    assert main(["plan", model, "--device", "h200", "batch=4", "--against", str(path)]) == 0
+    assert "nothing that is planned differs" in capsys.readouterr().out

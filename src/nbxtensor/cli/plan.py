@@ -49,15 +49,16 @@ def _plan(parser: argparse.ArgumentParser, asked: argparse.Namespace) -> None:
         return
     if asked.model is None or any(getattr(asked, word) is not None for word in PLACING):
         parser.error(f"MODEL, or --lifetimes FILE.csv, which {', '.join(f'--{x}' for x in PLACING)} belong to")
+    if asked.save is not None and asked.save.suffix != ".json":
+        raise UsageError(f"--save: a name that ends in .json. Got {asked.save}.")
+    before = None if asked.against is None else read_plan(asked.against)  # before --save, which may write the same file
     found, _, _ = planned(asked)
     if asked.save is not None:
-        if asked.save.suffix != ".json":
-            raise UsageError(f"--save: a name that ends in .json. Got {asked.save}.")
         asked.save.write_text(save_plan(found), encoding="utf-8")
     rows = figures(found)
     write_pictures(asked, found, rows)
-    if asked.against is not None:
-        _compare(asked, read_plan(asked.against), found)
+    if before is not None:
+        _compare(asked, before, found)
         return
     if write_data(asked, found, rows):
         return

@@ -11,7 +11,7 @@ import yaml
 from nbxtensor.backend import device_facts, device_files, registry
 from nbxtensor.backend.device_schema import check, leaves
 from nbxtensor.cli.usage import UsageError
-from nbxtensor.errors import ArgumentError, MissingFactError
+from nbxtensor.errors import ArgumentError, FormatError, MissingFactError
 from nbxtensor.op import Target
 from nbxtensor.run.device import Device, device
 
@@ -52,8 +52,7 @@ def named(name: str) -> Device | Target:
     """Return the device, or what is known of one that need not be there.
 
     Raises:
-        UsageError: Nothing has that name.
-        FormatError: The device file breaks the schema.
+        UsageError: Nothing has that name, or the device file breaks the schema.
     """
     found = described(name)
     if found is not None:
@@ -73,7 +72,10 @@ def _read(path: Path) -> Target:
         raise UsageError(f"--device: {path}: a device file is YAML in UTF-8. {str(error).splitlines()[0]}.") from None
     if not isinstance(description, dict):
         raise UsageError(f"--device: {path}: a device file holds fields by name. Got {type(description).__name__}.")
-    check(description, where=str(path))
+    try:
+        check(description, where=str(path))
+    except FormatError as error:
+        raise UsageError(f"--device: {error}") from error
     vendors = device_files.vendors()
     if description["vendor"] not in vendors:
         raise UsageError(f"--device: {path}: the vendor is one of {', '.join(vendors)}. Got {description['vendor']!r}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,14 +65,20 @@ def planned(asked: argparse.Namespace) -> tuple[Plan, Model | None, Device | Tar
         UsageError: A word names nothing.
         NbxError: What planning raises.
     """
+    for word in ("svg", "html", "save"):
+        target = getattr(asked, word, None)
+        if target is not None and (
+            target.is_dir() or not os.access(target if target.exists() else target.parent, os.W_OK)
+        ):
+            raise UsageError(f"--{word}: a file that can be written, in a folder that is there. Got {target}.")
     path = Path(asked.model)
     if path.suffix == ".json":
-        if asked.options or asked.device:
+        if asked.options or asked.device is not None:
             raise UsageError(f"{path}: a plan that was saved has its device and takes no options.")
         found = read_plan(path)
         return found, None, found.target
     model = build_model(path, asked.options)
-    where = named(asked.device or "cpu")
+    where = named("cpu" if asked.device is None else asked.device)
     return plan(model.graph, device=where), model, where
 
 
