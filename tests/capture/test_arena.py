@@ -32,6 +32,7 @@ def value(rows, seed=1):
     return np.random.default_rng(seed).standard_normal((rows, 16)).astype(np.float32)
 
 
+@pytest.mark.usefixtures("collection_waits")
 def test_one_arena_many_programs():
     large, small = planned(32), planned(4)
     alone = {rows: plan.load(W)(value(rows)).numpy() for rows, plan in ((32, large), (4, small))}

@@ -77,6 +77,7 @@ def test_each_lifetime_shorter_by_a_moment_is_found():
     assert shortened > 8
 
 
+@pytest.mark.usefixtures("collection_waits")
 def test_loading_and_running_allocate_what_is_declared(cpu):
     made = traced()
     cpu.allocator.trim()

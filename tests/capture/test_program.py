@@ -84,6 +84,7 @@ def test_borrowed_outputs_are_views_that_the_next_run_overwrites(program, weight
     close(first, wanted(weights, *drawn(2)))
 
 
+@pytest.mark.usefixtures("collection_waits")
 def test_a_replay_allocates_nothing(program):
     recording = program.capture()
     allocator = program.device.allocator
@@ -95,6 +96,7 @@ def test_a_replay_allocates_nothing(program):
     assert (allocator.requests, allocator.live) == before
 
 
+@pytest.mark.usefixtures("collection_waits")
 def test_planned_bytes_are_the_bytes_that_loading_takes(weights):
     plan = nbx.plan(nbx.trace(model, *INPUTS, weights=SPECS))
     program = plan.load(weights)
@@ -141,6 +143,7 @@ def test_bad_weights_are_refused_by_name(weights):
             plan.load({**weights, "b": value})
 
 
+@pytest.mark.usefixtures("collection_waits")
 def test_a_limit_is_held_to(weights):
     graph = nbx.trace(model, *INPUTS, weights=SPECS)
     plan = nbx.plan(graph)
@@ -166,6 +169,7 @@ def test_a_plan_larger_than_the_device_is_refused():
     assert nbx.plan(graph, device=nbx.device("cpu").target).arena_nbytes >= 1 << 43  # for a machine that is not there
 
 
+@pytest.mark.usefixtures("collection_waits")
 def test_folding_weights_at_load_takes_no_memory_beside_the_plan():
     def wide(weights, x):
         return nbx.linear(nbx.linear(x, weights["a"]), weights["b"])

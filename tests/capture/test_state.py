@@ -189,6 +189,7 @@ def test_state_is_read_set_and_reset_between_runs(device, weights):
         program.state["cash"]
 
 
+@pytest.mark.usefixtures("collection_waits")
 def test_programs_share_weights_and_state(device, weights):
     decode = made(device, step, ROW).load(weights)
     prefill_plan = made(device, several, nbx.Spec((4, WIDTH), "float32"))
@@ -212,6 +213,7 @@ def test_programs_share_weights_and_state(device, weights):
     assert decode.state["position"].item() == 11
 
 
+@pytest.mark.usefixtures("collection_waits")
 def test_what_is_shared_lives_as_long_as_either_program(device, weights):
     allocator = nbx.device(device).allocator
     gc.collect()

@@ -154,6 +154,7 @@ def test_replays_run_on_without_the_host(llama, device):
     assert [int(logits.numpy().argmax()) for _, logits in kept] == want[1:]
 
 
+@pytest.mark.usefixtures("collection_waits")
 def test_one_set_of_weights_and_one_cache(llama, device):
     config = llama.SHAPES["tiny"]
     step = llama.load(config, device, CONTEXT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -104,9 +105,13 @@ def allocated(call: Call, given: Mapping[str, harness.Laid], device: Device) -> 
         declared += [buffer.nbytes for buffer in call.op.kernel(call).cost(call).buffers]
     allocator.trim()
     allocator.reset_peak()
-    live, requests = allocator.live, allocator.requests
-    results = prepared.run([blocks[name].address + laid.start for name, laid in given.items()])
-    device.backend.synchronize(device.index)
+    gc.disable()  # a collection would free what other tests left
+    try:
+        live, requests = allocator.live, allocator.requests
+        results = prepared.run([blocks[name].address + laid.start for name, laid in given.items()])
+        device.backend.synchronize(device.index)
+    finally:
+        gc.enable()
     assert [result.nbytes for result in results] == declared[: len(results)]
     assert allocator.requests - requests == len(declared)
     assert allocator.peak - live == sum(max(-(-nbytes // 64), 1) * 64 for nbytes in declared)
