@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import nbxtensor as nbx
-from nbxtensor.backend import registry
 from nbxtensor.errors import ArgumentError, CaptureError, DtypeError, PlanError, ShapeError
 
 LENGTH, WIDTH = 8, 4
@@ -18,10 +17,7 @@ WEIGHTS = {"w": nbx.Spec((WIDTH, WIDTH), "float32"), "v": nbx.Spec((WIDTH, WIDTH
 STATE = {"cache": CACHE, "position": nbx.Spec((), "int32"), "sum": ROW}
 
 
-GPU = pytest.mark.skipif(not registry.backend("cuda").count(), reason="no NVIDIA GPU here")
-
-
-@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, GPU])])
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request):
     return request.param
 

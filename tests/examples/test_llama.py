@@ -14,7 +14,6 @@ import pytest
 from safetensors.numpy import save_file
 
 import nbxtensor as nbx
-from nbxtensor.backend import registry
 from nbxtensor.errors import PlanError
 
 ROOT = Path(__file__).parent.parent.parent
@@ -22,10 +21,7 @@ CONTEXT, CHUNK = 32, 8
 PROMPT = [3, 141, 59, 26, 53, 58, 97, 93, 23, 84]
 
 
-GPU = pytest.mark.skipif(not registry.backend("cuda").count(), reason="no NVIDIA GPU here")
-
-
-@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, GPU])])
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request):
     return request.param
 

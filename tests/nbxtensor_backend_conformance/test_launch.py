@@ -115,7 +115,7 @@ def test_a_launch_is_started_again_and_again(subject, load, arrays):
 @pytest.mark.parametrize("grid", [(3, 1, 1), (0, 1, 1)])
 def test_a_launch_starts_on_other_addresses(subject, load, arrays, nanoseconds, grid):
     if not hasattr(subject.backend, "starter"):
-        pytest.skip("starts launches whole")
+        pytest.skip(f"{subject.backend.name} has no Backend.starter")
     first, out, _ = affine_launch(load(), arrays, 300)
     bound = Bound(first.kernel, grid, (0, 0, *first.arguments[2:]), nanoseconds)
     both = subject.backend.starter(bound, (0, 1), subject.index)
@@ -136,7 +136,7 @@ def test_a_launch_starts_on_other_addresses(subject, load, arrays, nanoseconds, 
 
 def test_what_a_launch_refuses_is_refused_before_it_is_started(subject, load, arrays):
     if not hasattr(subject.backend, "starter"):
-        pytest.skip("starts launches whole")
+        pytest.skip(f"{subject.backend.name} has no Backend.starter")
     bound, _, _ = affine_launch(load(), arrays, 4)
     for wrong in (replace(bound, grid=(-1, 1, 1)), replace(bound, arguments=bound.arguments[:-1])):
         with pytest.raises(ArgumentError):

@@ -4,8 +4,6 @@ import gc
 import os
 from dataclasses import dataclass
 
-import pytest
-
 from nbxtensor.planning.plan import Plan
 from nbxtensor.run import Device
 
@@ -16,12 +14,6 @@ GRANULARITY = 2 << 20
 def device_alone():
     """Whether no other process of the tests is on the device: what it has free is then this one's doing."""
     return "PYTEST_XDIST_WORKER" not in os.environ
-
-
-def alone(test):
-    """Mark a test that looks at what the device has free."""
-    skip = pytest.mark.skipif(not device_alone(), reason="needs the device to itself: run with -n0 -m alone")
-    return pytest.mark.alone(skip(test))
 
 
 @dataclass(frozen=True)

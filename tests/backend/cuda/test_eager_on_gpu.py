@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 import nbxtensor as nbx
-from nbxtensor.backend import registry
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not registry.backend("cuda").count(), reason="no NVIDIA GPU here"),
 ]
 
 

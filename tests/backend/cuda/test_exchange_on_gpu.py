@@ -8,7 +8,6 @@ import pytest
 from tests.backend.cuda.planned_memory import device_alone
 
 import nbxtensor as nbx
-from nbxtensor.backend import registry
 from nbxtensor.dtype.itemsize import numpy_dtype
 from nbxtensor.errors import ExchangeError
 from nbxtensor.tensor import from_numpy_array
@@ -16,7 +15,6 @@ from nbxtensor.tensor.capsules import borrow
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not registry.backend("cuda").count(), reason="no NVIDIA GPU here"),
 ]
 NUMPY = ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool", "complex64", "complex128"]
 CODED = ["bfloat16", "float8_e4m3fn", "float8_e5m2"]

@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 
 import nbxtensor as nbx
-from nbxtensor.backend import registry
 from nbxtensor.dtype.itemsize import numpy_dtype
 from nbxtensor.errors import OutOfMemoryError
 from nbxtensor.tensor import from_numpy_array
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not registry.backend("cuda").count(), reason="no NVIDIA GPU here"),
 ]
 
 

@@ -7,7 +7,6 @@ from nbxtensor.backend import registry
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not registry.backend("cuda").count(), reason="no NVIDIA GPU here"),
 ]
 
 

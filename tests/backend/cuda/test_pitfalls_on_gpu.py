@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.backend.cuda.planned_memory import GRANULARITY, alone, taken
+from tests.backend.cuda.planned_memory import GRANULARITY, taken
 from tests.backend.cuda.watched_driver import watched
 from tools import gpu_check
 
@@ -23,7 +23,6 @@ from nbxtensor.run import Device
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not registry.backend("cuda").count(), reason="no NVIDIA GPU here"),
 ]
 WIDTH, HEADS = 256, 4
 
@@ -94,7 +93,7 @@ print(json.dumps({"local": local, "run": before - run, "replay": run - memory.in
 """
 
 
-@alone
+@pytest.mark.alone
 @pytest.mark.parametrize("what", ["layer", "vocabulary"])
 def test_the_first_launch_of_a_process_takes_no_memory_that_nobody_planned(what):
     """Kernels that spill make the driver reserve memory at their first launch; graphs take some of their own."""
@@ -106,7 +105,7 @@ def test_the_first_launch_of_a_process_takes_no_memory_that_nobody_planned(what)
     assert found["replay"] <= GRANULARITY
 
 
-@alone
+@pytest.mark.alone
 @pytest.mark.parametrize("width", [WIDTH, 4096])
 def test_the_driver_gives_what_the_plan_says(width):
     device = nbx.device("cuda")
@@ -119,7 +118,7 @@ def test_the_driver_gives_what_the_plan_says(width):
     assert found.first_run <= GRANULARITY
 
 
-@alone
+@pytest.mark.alone
 @pytest.mark.parametrize("batch", [1, 32])
 def test_the_driver_gives_what_the_plan_of_a_model_says(batch):
     plan = nbx.plan(gpu_check.minilm_graph(batch), device="cuda")
@@ -128,7 +127,7 @@ def test_the_driver_gives_what_the_plan_of_a_model_says(batch):
     assert found.first_run <= GRANULARITY
 
 
-@alone
+@pytest.mark.alone
 @pytest.mark.parametrize("shape", ["1b", "8b"])
 def test_the_driver_gives_what_the_plan_of_a_language_model_says(shape):
     llama = example("llama")
