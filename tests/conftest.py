@@ -17,9 +17,7 @@ def pytest_collection_modifyitems(items):
     wanting = [item for item in items if item.get_closest_marker("gpu")]
     if wanting and not registry.backend("cuda").count():
         for item in wanting:
-            item.add_marker(
-                pytest.mark.skip(reason="no NVIDIA GPU: the CUDA driver is missing or finds none")
-            )
+            item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU: the CUDA driver is missing or finds none"))
     if "PYTEST_XDIST_WORKER" in os.environ:
         for item in items:
             if item.get_closest_marker("alone"):
