@@ -90,7 +90,7 @@ class OutOfMemoryError(NbxError, MemoryError):
         limit: Bytes the device, or the limit in force, holds.
         free: Bytes that the device reports as free.
         total: Bytes that the device has.
-        fits: The largest request that would have been served in place of this one.
+        fits: A request that would have been served in place of this one: the largest, but for what a driver keeps.
     """
 
     def __init__(

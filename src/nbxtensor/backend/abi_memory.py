@@ -19,6 +19,9 @@ __all__ = ["AbiMemory"]
 
 _GRANULE = 256  # bytes: what every driver aligns a block to
 _MAPPED = 2 << 20  # bytes: what a driver maps for a block that no other shares
+# Bytes that a driver reports as free and may need for the tables of a large block: on an H200, of 71,314.6 free pages
+# all 71,314 were given out in one run and refused in another.
+_TABLES = 2 * _MAPPED
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ class AbiMemory:
                 total=info.total,
                 source="the driver",
                 granule=_MAPPED,
+                most=max(info.free - _TABLES, 0),
             )
         if status:
             raise self._driver.error("allocate", status)

@@ -170,10 +170,14 @@ class _Saving:
         return [number, list(bound.grid), arguments, bound.nanoseconds, list(waits)]
 
     def _where(self, address: int) -> list[int]:
-        """Return the block that an address is in, and how far from its start."""
-        for number, (storage, _) in enumerate(self.blocks):
-            if storage.address <= address <= storage.address + storage.nbytes:
-                return [number, address - storage.address]
+        """Return the block that an address is in, and how far from its start.
+
+        Blocks may touch: an address is the end of a block only where no other starts there.
+        """
+        for past in (0, 1):
+            for number, (storage, _) in enumerate(self.blocks):
+                if 0 <= address - storage.address < storage.nbytes + past:
+                    return [number, address - storage.address]
         raise PlanError(f"save: a launch touches the program's memory. Got the address {address:#x}.")
 
     def _block(self, storage: Storage, kind: str) -> int:

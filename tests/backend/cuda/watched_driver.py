@@ -8,6 +8,7 @@ from nbxtensor.backend.cuda.device import CudaBackend
 from nbxtensor.backend.cuda.libcuda import CUDA
 
 GRID = struct.Struct("@3I")
+LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
 
 
 def address(pointer):
@@ -45,8 +46,9 @@ class Library:
         function = getattr(self._real, symbol)
         if symbol == "cuModuleGetFunction":
             return Watched(function, self._named)
-        if symbol == "cuLaunchKernelEx":
-            return Watched(function, self._started)
+        if symbol == "cuLaunchKernelEx":  # called through its address
+            function.argtypes = [ctypes.c_void_p] * 4
+            return LAUNCH(Watched(function, self._started))
         return function
 
     def _named(self, out, module, name):
