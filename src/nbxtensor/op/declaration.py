@@ -353,18 +353,19 @@ def declare(
             doc=inspect.getdoc(stub) or "",
         )
 
-        prepared: dict[tuple[Any, ...], Callable[[tuple[Any, ...]], Any]] = {}
+        prepared: dict[tuple[Any, ...], Callable[[tuple[Any, ...]], R]] = {}
 
         @functools.wraps(stub)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
             values: tuple[Any, ...] = args
-            if len(args) == 2 and not kwargs:  # as below, without a loop: most calls are such
+            if kwargs or not 0 < len(args) < 3:
+                values = (*args, *kwargs.values())
+                key = (*kwargs, *[getattr(v, "__key__", None) or argument_key(v) for v in values])
+            elif len(args) == 2:  # without a loop: most calls are such
                 x, y = values
                 key = (getattr(x, "__key__", None) or argument_key(x), getattr(y, "__key__", None) or argument_key(y))
             else:
-                values = (*args, *kwargs.values())
-                found = [getattr(v, "__key__", None) or argument_key(v) for v in values]
-                key = (*kwargs, *found)
+                key = (getattr(values[0], "__key__", None) or argument_key(values[0]),)
             ready = prepared.get(key)
             if ready is None:
                 given, params = op.bind(args, kwargs)
@@ -378,7 +379,7 @@ def declare(
                 if len(prepared) >= _MOST_PREPARED:
                     prepared.clear()
                 prepared[key] = ready
-            return cast("R", ready(values))
+            return ready(values)
 
         function = cast("OpFunction[P, R]", run)
         function.op = op

@@ -80,7 +80,7 @@ class Ready:
         self._launches = tuple(_Launch(device, prepared, places) for prepared in launches)
         whole = tuple((place, 0) for place in range(1 + len(operands)))
         alone = len(outputs) == len(launches) == 1 and not workspace and self._launches[0].pointers == whole
-        self.start: Callable[[list[int]], None] | None = self._launches[0].start if alone else None
+        self.start: Callable[[Sequence[int]], None] | None = self._launches[0].start if alone else None
 
     def run(self, addresses: list[int], into: Sequence[Storage] | None = None) -> list[Storage]:
         """Run the call on operands at those addresses and return its results.

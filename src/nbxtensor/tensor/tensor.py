@@ -90,7 +90,6 @@ def _placed(array: Array, dtype: str, where: Device) -> Tensor:
 def _running(prepared: Ready, device: Device, places: Sequence[Place]) -> Callable[[Sequence[Any]], Any]:
     """Return what runs a prepared call on the values of a call, whose operands are at ``places``."""
     outputs, run, start, allocate = prepared.outputs, prepared.run, prepared.start, device.allocator.allocate
-    flat = [place for place, member in places if member is None]
     found, spec, nbytes = outputs[0], outputs[0].spec, outputs[0].spec.nbytes
 
     def several(values: Sequence[Any]) -> Any:
@@ -98,17 +97,23 @@ def _running(prepared: Ready, device: Device, places: Sequence[Place]) -> Callab
         tensors = tuple(_fresh(s, out, device) for s, out in zip(run(given), outputs, strict=True))
         return tensors[0] if len(tensors) == 1 else tensors
 
+    flat = [place for place, member in places if member is None]
     if start is None or len(flat) != len(places):
         return several
+    x, y, count = flat[0], flat[-1], len(flat)
 
     def single(values: Sequence[Any]) -> Tensor:  # as `several` does, without what one launch does not need
         if settings().launch_observer is not None:
             return several(values)
         storage = allocate(nbytes)
-        start([storage.address, *[values[place].__address__ for place in flat]])
+        address = storage.address
+        if count == 2:  # without a loop: most calls are such
+            start((address, values[x].__address__, values[y].__address__))
+        else:
+            start((address, *[values[place].__address__ for place in flat]))
         tensor = Tensor(storage, spec, 0, device)
         tensor.__key__ = found
-        tensor.__address__ = storage.address
+        tensor.__address__ = address
         return tensor
 
     return single

@@ -15,7 +15,8 @@ from nbxtensor.errors import ArgumentError, DriverError, OutOfMemoryError
 
 def test_out_of_memory_has_the_driver_s_numbers(memory, library):
     memory.allocate(1 << 20)
-    with pytest.raises(OutOfMemoryError, match=r"cuda:0: out of memory. Requested 1073741824 bytes with 1048576 live") as no:
+    told = r"cuda:0: out of memory. Requested 1073741824 bytes with 1048576 live"
+    with pytest.raises(OutOfMemoryError, match=told) as no:
         memory.allocate(1 << 30)
     assert no.value.fits == (no.value.free - (4 << 20)) // (2 << 20) * (2 << 20)
     memory.free(memory.allocate(no.value.fits))
