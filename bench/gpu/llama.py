@@ -52,7 +52,7 @@ def run(lines: Lines, shape: str, *, layers: int = 0, compiled: bool = True) -> 
 
 
 def _torch(config: Any, weights: Any, program: Any, recording: Any) -> tuple[list[Contender], float, dict[str, str]]:
-    """Return torch's contenders; their logits have to be ours for the first tokens."""
+    """Return torch's contenders; their logits have to be ours for the same tokens, the first three."""
     import torch
 
     from bench.peers import cuda_torch, llama
@@ -64,10 +64,11 @@ def _torch(config: Any, weights: Any, program: Any, recording: Any) -> tuple[lis
     step = llama.load(config, CONTEXT, given)
     program.state.reset()
     program.state["token"] = np.array([7], np.int64)
-    mine = []
+    mine = []  # (the token that went in, the logits)
     for _ in range(3):
+        token = int(program.state["token"].numpy().item())
         recording.replay()
-        mine.append(_floats(program))
+        mine.append((token, _floats(program)))
     contenders: list[Contender] = []
     notes: dict[str, str] = {}
     apart = 0.0
@@ -78,8 +79,8 @@ def _torch(config: Any, weights: Any, program: Any, recording: Any) -> tuple[lis
         ):
             replay, logits = cuda_torch.graphed(call)
             step.position.zero_()
-            step.token.fill_(7)
-            for number, value in enumerate(mine):
+            for number, (token, value) in enumerate(mine):
+                step.token.fill_(token)  # ours: of two logits alike, either may be the larger
                 replay()
                 torch.cuda.synchronize()
                 got = logits.double().cpu().numpy()[0]
