@@ -32,7 +32,7 @@ _FULL_THREADS = (
 )
 _WARP = 32
 # How much faster than the readings of `nbxtensor device measure` the steps of all units' products come out of the cache
-# they share: 11.2 and 11.7 TB/s, for 7.6, in products of 128 x 4096 x 4096 and 512 x 4096 x 4096 in bfloat16 on an H200.
+# they share: at 11.2 and 11.7 TB/s, not 7.6, in bfloat16 products of 128 and 512 x 4096 x 4096 on an H200.
 _STEPS_FASTER = 1.6
 _OVERLAP = 6.0  # the norm in which times that overlap are added; of 600 ways to make products on an H200
 
