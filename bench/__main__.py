@@ -69,9 +69,9 @@ def main() -> None:
 
 
 _RATES = {
-    "rates.matrix.float32": "GFLOP/s",
-    "rates.matrix.bfloat16": "GFLOP/s",
-    "rates.matrix.int8": "GOP/s",
+    "compute.matrix_flops.float32": "GFLOP/s",
+    "compute.matrix_flops.bfloat16": "GFLOP/s",
+    "compute.matrix_flops.int8": "GOP/s",
     "memory.read_bandwidth": "GB/s",
     "memory.copy_bandwidth": "GB/s",
 }

@@ -42,7 +42,7 @@ def moving(read: int, written: int, threads: int) -> Contender:
 
 def seconds(moved: float, flops: float, dtype: str, threads: int) -> tuple[float, str]:
     """Return the floor and what sets it: the bytes as measured, or the operations at the rate of products."""
-    rate = machine.rates(threads).get(f"rates.matrix.{dtype}")
+    rate = machine.rates(threads).get(f"compute.matrix_flops.{dtype}")
     computing = flops / rate if rate else 0.0
     return (moved, "bytes") if moved >= computing else (computing, "flops")
 

@@ -196,7 +196,7 @@ def measure(lines: Any, shape: Sequence[int], *, turns: int, seconds: float, lev
     timings = race([*best.values(), *others], threads=1, turns=turns, seconds=seconds)
 
     rates = {name: 2e-9 * m * n * k / timing.median for name, timing in timings.items()}
-    peak = machine.rates(1)["rates.matrix.float32"] * 1e-9
+    peak = machine.rates(1)["compute.matrix_flops.float32"] * 1e-9
     for way in best.values():
         lines.add(
             "blocks",

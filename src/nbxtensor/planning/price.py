@@ -112,7 +112,7 @@ def price_graph(graph: Graph, steps: Sequence[PlanStep], target: Target) -> Pric
     - Arithmetic at ``rates.matrix.<dtype>`` of the dtype the kernel declares for the matrix unit, where the device's
       takes it; else at ``rates.vector.<dtype>`` of the widest float the node computes in, floats of 16 bits or fewer
       computing as float32 (flop/s of the whole device). Integers at the rate of their dtype where the target states
-      one, and else at that of float32, whose lanes do them.
+      one, and else at that of float32, whose lanes do them. What vector units do beside a matrix unit is added.
     - Each launch at ``launch.seconds``.
 
     Where a target states how it starts programs, reads from its units and waits for memory (`waves.has_waves`), a node
@@ -191,6 +191,7 @@ def _node(node: Node, step: PlanStep, share: CachedShare, known: _Facts) -> Pric
         memory = _time(cost.read + cost.written - cached, known, "memory.copy_bandwidth")
         memory += _time(cached, known, "memory.l2_bandwidth")
         arithmetic = cost.flops / rate() if cost.flops else 0.0
+        arithmetic += cost.beside / vector_rate() if cost.beside else 0.0
         launch = len(step.launches) * known("launch.seconds") if step.launches else 0.0
         busy = max(memory, arithmetic)
         limit = "launch" if launch > busy else unit if arithmetic > memory else "memory"

@@ -62,9 +62,9 @@ class Device:
         self.target = self.backend.target(self.index)
         keep = getattr(self.backend, "keep_facts", None)
         if keep is not None and not any(name.startswith("rates.matrix.") for name in found):
-            from nbxtensor.run.measuring import product_rates
+            from nbxtensor.run.measuring import kernel_rates
 
-            keep(self.index, product_rates(self))
+            keep(self.index, kernel_rates(self))
             self.target = self.backend.target(self.index)
         return self.target
 

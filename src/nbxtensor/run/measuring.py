@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,21 +14,54 @@ from nbxtensor.backend.contract import Bound, Replay
 from nbxtensor.dtype.convert import convert
 from nbxtensor.dtype.itemsize import kind
 from nbxtensor.op import Call, Pointer, Spec
-from nbxtensor.ops.matmul.op import matmul
+from nbxtensor.ops.matmul.op import linear_packed, matmul
+from nbxtensor.ops.matmul.plain import panel_width
+from nbxtensor.ops.pointwise.elementary import exp
 from nbxtensor.run.binding import prepare
 
 if TYPE_CHECKING:
     from nbxtensor.run.device import Device
 
-__all__ = ["call_once", "call_seconds", "product_rates"]
+__all__ = ["call_once", "call_seconds", "kernel_rates", "product_rates"]
 
 _SIDES: Mapping[str, int] = {"float16": 8192, "bfloat16": 8192, "float32": 4096, "float64": 2048, "int8": 4096}
 # Rows, columns and depth of the product that is timed for each dtype: it takes far longer than starting it.
+_HOST_PRODUCT = (1024, 768, 768)  # rows, outputs and inputs of the layer that is timed on a processor
+_HOST_DTYPES = ("float32", "bfloat16")
+_HOST_ELEMENTS = 1 << 16  # for each worker: what it reads and writes stays in its cache
 _RUNS = 7
 _TURN_SECONDS = 4e-3  # what a run is filled up to with calls
 _MOST_LAUNCHES = 4000
 _ALIGNMENT = 512
 _NOISE = 1 << 20  # random values; operands repeat them
+
+
+def kernel_rates(device: Device) -> dict[str, int]:
+    """Measure what the library's own kernels reach on ``device``, in about a second beside compilation.
+
+    Returns:
+        "rates.matrix.<dtype>" by name, as `product_rates` measures it on a GPU, and on a processor a linear layer with
+        its weight packed. On a processor also "rates.vector.float32": operations per second of exponentials, twelve
+        each, which is about what any function of elements reaches.
+
+    Raises:
+        OutOfMemoryError: There is no room for the operands.
+        NbxError: The device fails.
+    """
+    workers = device.target.facts.get("workers")
+    if workers is None:
+        return product_rates(device)
+    rates: dict[str, int] = {}
+    rows, outputs, inputs = _HOST_PRODUCT
+    width = panel_width(device.target) or outputs
+    for dtype in _HOST_DTYPES:
+        operands = {"x": Spec((rows, inputs), dtype), "panels": Spec((-(-outputs // width), inputs, width), dtype)}
+        params = {"n": outputs, "epilogue": None, "extras": (), "scalars": ()}
+        call = replace(linear_packed.op.call(operands, params, device.target), fixed=frozenset({"panels"}))
+        rates[f"rates.matrix.{dtype}"] = round(2 * rows * outputs * inputs / call_seconds(device, call))
+    call = exp.op.call({"x": Spec((int(workers) * _HOST_ELEMENTS,), "float32")}, {}, device.target)
+    flops = call.op.kernel(call).cost(call).flops
+    return rates | {"rates.vector.float32": round(flops / call_seconds(device, call))}
 
 
 def product_rates(device: Device, sides: Mapping[str, int] | None = None) -> dict[str, int]:
@@ -147,18 +181,29 @@ class _Layout:
 
 def _seconds(device: Device, bounds: Sequence[Bound], calls: int) -> float:
     """Return the seconds of each of ``calls`` calls: what twice as many turns of them take longer."""
-    took = _clock(device.backend.record(bounds, device.index))
+    clock = _clock_of(device)
+    took = clock(device.backend.record(bounds, device.index))
     turns = max(1, min(round(_TURN_SECONDS / took), _MOST_LAUNCHES // max(len(bounds), 1)))
     one, two = (device.backend.record(list(bounds) * n, device.index) for n in (turns, 2 * turns))
-    samples = [_clock(two) - _clock(one) for _ in range(_RUNS)]
+    samples = [clock(two) - clock(one) for _ in range(_RUNS)]
     return max(statistics.median(samples) / (turns * calls), 1e-12)
 
 
-def _clock(replay: Replay) -> float:
-    replay.run()
-    began = time.perf_counter()
-    replay.run()
-    return time.perf_counter() - began
+def _clock_of(device: Device) -> Callable[[Replay], float]:
+    """Return what times a replay: by the clock, or by the processor time of each worker of the host.
+
+    Other processes of a busy machine do not add to the latter.
+    """
+    workers = device.target.facts.get("workers")
+    read = time.perf_counter if workers is None else time.process_time
+
+    def seconds(replay: Replay) -> float:
+        replay.run()
+        began = read()
+        replay.run()
+        return (read() - began) / (workers or 1)
+
+    return seconds
 
 
 def _fill(device: Device, address: int, spec: Spec) -> None:

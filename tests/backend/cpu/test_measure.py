@@ -32,12 +32,19 @@ def test_facts_are_absent_until_asked_for_and_kept_then(cpu, monkeypatch):
     made = cpu.measured_facts(create=True)
     assert made["workers"] == 2
     assert all(value > 0 for value in made.values())
-    expected = {f"rates.matrix.{dtype}" for dtype in probes.PRODUCTS} | {"rates.vector.float32", "rates.vector.float64"}
-    expected |= {"memory.copy_bandwidth", "memory.read_bandwidth", "launch.seconds", "workers"}
+    expected = {f"compute.matrix_flops.{dtype}" for dtype in probes.PRODUCTS}
+    expected |= {
+        "compute.vector_flops.float32",
+        "compute.vector_flops.float64",
+        "memory.copy_bandwidth",
+        "memory.read_bandwidth",
+        "launch.seconds",
+        "workers",
+    }
     assert expected <= made.keys() <= expected | {"memory.l2_nbytes", "memory.l2_bandwidth"}
     monkeypatch.setattr(measure, "measure", None)
     assert CpuBackend().measured_facts(create=True) == made  # from the disk
-    assert cpu.target().fact("rates.matrix.float32") == made["rates.matrix.float32"]
+    assert cpu.target().fact("compute.matrix_flops.float32") == made["compute.matrix_flops.float32"]
     pool.set_threads(1)
     assert cpu.measured_facts() == {}  # another number of threads is another measurement
 

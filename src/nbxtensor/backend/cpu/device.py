@@ -106,6 +106,17 @@ class CpuBackend:
             write_facts(facts, workers)
         return facts
 
+    def keep_facts(self, index: int, facts: Mapping[str, Any]) -> None:
+        """Keep more numbers measured on this kind of processor, beside those that `measured_facts` has.
+
+        Raises:
+            MissingFactError: ``index`` is not 0.
+            OSError: The cache directory cannot be written.
+        """
+        self._only(index)
+        workers = self._threads()
+        write_facts({**stored_facts(workers), **facts}, workers)
+
     def memory(self, index: int = 0) -> HostMemory:
         """Return the host's memory.
 

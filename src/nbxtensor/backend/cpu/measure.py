@@ -41,16 +41,17 @@ def measure(
     Returns:
         Facts by name. Of the whole device: "memory.copy_bandwidth" (bytes read plus bytes written, per second),
         "memory.read_bandwidth", "memory.l2_bandwidth", "memory.l2_nbytes" (where the system tells),
-        "rates.matrix.<dtype>" and "rates.vector.<dtype>" (operations per second, those of a multiplication and an
-        addition counting two), "launch.seconds" (of a recorded launch that does nothing), "workers".
+        "compute.matrix_flops.<dtype>" and "compute.vector_flops.<dtype>" (operations per second that nothing exceeds,
+        those of a multiplication and an addition counting two), "launch.seconds" (of a recorded launch that does
+        nothing), "workers".
     """
     level, features = levels.detect(), usable(levels.features())
     probe = _Probes(workers, compile_object(probes_text(level, features), level, features), load, record)
     facts: dict[str, Any] = {"workers": workers}
     for dtype in PRODUCTS:
-        facts[f"rates.matrix.{dtype}"] = probe.arithmetic(dtype, operations(dtype, level, features))
+        facts[f"compute.matrix_flops.{dtype}"] = probe.arithmetic(dtype, operations(dtype, level, features))
     for dtype in _VECTOR:
-        facts[f"rates.vector.{dtype}"] = facts[f"rates.matrix.{dtype}"]
+        facts[f"compute.vector_flops.{dtype}"] = facts[f"compute.matrix_flops.{dtype}"]
     memory = Pages(_MEMORY_NBYTES + SCRATCH_NBYTES)
     memory.advise_huge(0, _MEMORY_NBYTES)
     half = _MEMORY_NBYTES // 2

@@ -14,7 +14,14 @@ from nbxtensor.dtype.itemsize import kind as dtype_kind
 from nbxtensor.errors import DtypeError, ShapeError
 from nbxtensor.op import Array, Call, Case, Cost, Expression, Kernel, Spec, declare
 from nbxtensor.ops.matmul.plain import is_matvec, matmul_launches, matvec_launch, panel_launch, panels_fit
-from nbxtensor.ops.matmul.product import epilogue_of, operand_dtype, operand_names, product_of, runs_on_matrix_unit
+from nbxtensor.ops.matmul.product import (
+    epilogue_flops,
+    epilogue_of,
+    operand_dtype,
+    operand_names,
+    product_of,
+    runs_on_matrix_unit,
+)
 from nbxtensor.ops.matmul.rows import row_cost, row_launches, serves_row, serves_rows
 from nbxtensor.ops.matmul.tiles import serves_tiles, tile_cost, tile_launches
 
@@ -93,7 +100,7 @@ def _packed_result(call: Call) -> Spec:
 
 
 def _cost(call: Call) -> Cost:
-    """Two flops per multiply-add; each operand read once."""
+    """Two flops per multiply-add, the epilogue's beside them; each operand read once."""
     x = call[operand_names(call)[0]]
     depth = x.shape[-1]
     dtype = operand_dtype(call)
@@ -102,6 +109,7 @@ def _cost(call: Call) -> Cost:
         read=call.operand_nbytes,
         written=call.result_nbytes,
         matrix=dtype if runs_on_matrix_unit(dtype, call.device) else None,
+        beside=epilogue_flops(call),
     )
 
 

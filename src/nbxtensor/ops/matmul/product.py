@@ -18,7 +18,8 @@ from nbxtensor.op import Array, Call, Expression, Scalar, Spec, Step, Target
 from nbxtensor.shape.collapse import collapse
 
 __all__ = [
-    "BATCH_AXES", "Product", "accumulator_of", "epilogue_of", "is_wide", "lifted", "operand_dtype", "operand_names",
+    "BATCH_AXES", "Product", "accumulator_of", "epilogue_flops", "epilogue_of", "is_wide", "lifted", "operand_dtype",
+    "operand_names",
     "padded", "power_of_two", "product_of", "runs_on_matrix_unit", "slots_of", "turned",
 ]  # fmt: skip
 
@@ -83,6 +84,11 @@ def runs_on_matrix_unit(dtype: str, target: Target) -> bool:
 def _rounded(accumulator: str, dtype: str) -> Expression:
     """Return the epilogue that only rounds the accumulator to ``dtype``."""
     return Expression((accumulator,), (Step("", (0,), (accumulator,), dtype),), (1,))
+
+
+def epilogue_flops(call: Call) -> int:
+    """Return the operations that the epilogue does on all elements of the result."""
+    return sum(step.flops for step in epilogue_of(call)[0].steps) * call.outputs[0].numel
 
 
 def epilogue_of(call: Call) -> tuple[Expression, tuple[str, ...], tuple[float, ...]]:

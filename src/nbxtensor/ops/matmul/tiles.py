@@ -15,7 +15,7 @@ from nbxtensor.ops.matmul.product import (
     BATCH_AXES,
     Product,
     accumulator_of,
-    epilogue_of,
+    epilogue_flops,
     is_wide,
     operand_dtype,
     operand_names,
@@ -103,7 +103,7 @@ def tile_cost(call: Call) -> Cost:
         written=call.result_nbytes + sums,
         matrix=dtype,
         buffers=(Buffer(PARTIAL, sums, 0, 1),) if sums else (),
-        beside=sum(step.flops for step in epilogue_of(call)[0].steps) * call.outputs[0].numel,
+        beside=epilogue_flops(call),
         issued=loaded + call.result_nbytes + 2 * sums,
     )
 
