@@ -24,7 +24,7 @@ test: $(VENV)/.test
 
 # On a machine with an NVIDIA GPU, with the Python there: pytest and its plugins, hypothesis and Triton are what it needs.
 test-gpu:
-	$(PYTHON) tools/checkout.py tools/gpu_check.py --no-figures $(GPU)
+	$(PYTHON) tools/checkout.py tools/gpu_check.py $(GPU)
 
 lint: $(VENV)/.lint
 	$(VENV)/bin/ruff check .

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu_check import Lines
+from bench.gpu.card import Lines
 
 import nbxtensor as nbx
 from nbxtensor.backend import registry

@@ -22,7 +22,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from gpu_check import Lines
+from bench.gpu.card import Lines
 
 from nbxtensor.backend import registry
 from nbxtensor.errors import NbxError

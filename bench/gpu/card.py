@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,10 +82,10 @@ def median(call: Callable[[], object], *, runs: int = 21) -> float:
 
 
 class Lines:
-    """Figures: shown as they come, and kept as JSON lines.
+    """Figures: shown as they come, and kept as JSON lines, the last one of each case.
 
     Args:
-        path: The file they are appended to; None: they are only shown.
+        path: The file that they are kept in; None: they are only shown.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -113,8 +113,14 @@ class Lines:
         line |= {name: value for name, value in more.items() if value is not None}
         print(json.dumps(line), flush=True)
         if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line | self._about) + "\n")
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            old = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
+            kept = [text for text in old if not _same(json.loads(text), line)]
+            self._path.write_text("\n".join([*kept, json.dumps(line | self._about), ""]), encoding="utf-8")
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return (one.get("group"), one.get("case")) == (other["group"], other["case"])
 
 
 def short(value: float) -> float:

@@ -32,6 +32,11 @@ def run(lines: Lines) -> None:
     one, whole = median(short.replay, runs=101), median(long.replay)
     lines.add("launch", "replay of one launch, waited for", "us", 1e6 * one)
     lines.add("launch", f"each node of a replay of {COUNT}", "us", 1e6 * (whole - one) / (COUNT - 1), goal=0.95)
+    backend, launches = device.backend, program.launches
+    lines.add("launch", f"record {COUNT} launches", "ms", 1e3 * median(lambda: backend.record(launches), runs=5))
+    replay, same = backend.record(launches), launches[0].arguments
+    again = median(lambda: replay.rebind(0, same), runs=21)
+    lines.add("launch", "other arguments for a recorded launch", "us", 1e6 * again)
     times = 500
     many = median(lambda: short.replay(times), runs=9) / times
     lines.add("launch", "each replay of one launch, many without the host between them", "us", 1e6 * many)
@@ -80,5 +85,10 @@ def _copies(lines: Lines, nbytes: int = 1 << 30) -> None:
     lines.add("copy", "to the device, 256 MiB of pageable memory", "GB/s", taken)
     taken = host.nbytes / median(lambda: memory.copy_out(host.data, first), runs=5) / 1e9
     lines.add("copy", "from the device, 256 MiB of pageable memory", "GB/s", taken)
+    pinned, size = memory.allocate_host(nbytes // 2), nbytes // 2
+    taken = size / median(lambda: memory.start_copy_in(first, pinned, size).wait(), runs=5) / 1e9
+    lines.add("copy", "to the device, 512 MiB of pinned memory", "GB/s", taken)
+    taken = size / median(lambda: memory.start_copy_out(pinned, first, size).wait(), runs=5) / 1e9
+    lines.add("copy", "from the device, 512 MiB of pinned memory", "GB/s", taken)
     memory.free(first)
     memory.free(second)

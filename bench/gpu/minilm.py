@@ -44,13 +44,17 @@ def weights() -> dict[str, np.ndarray]:
     }
 
 
-def build(batch: int, dtype: str, given: dict[str, np.ndarray], device: str = "cuda") -> tuple[nbx.Plan, nbx.Program]:
-    """Return the plan and the program of the model."""
+def graph(batch: int, dtype: str, given: dict[str, np.ndarray]) -> nbx.Graph:
+    """Return the model's graph for weights of those shapes."""
     specs = {name: nbx.Spec(value.shape, dtype) for name, value in given.items()}
     inputs = (nbx.Spec((batch, TOKENS), "int64"), nbx.Spec((batch, TOKENS), "bool"))
-    plan = nbx.plan(nbx.trace(example("minilm").encoder(CONFIG), *inputs, weights=specs, name="minilm"), device=device)
-    carried = {name: convert(value, "float32", dtype) for name, value in given.items()}
-    return plan, plan.load(carried)
+    return nbx.trace(example("minilm").encoder(CONFIG), *inputs, weights=specs, name="minilm")
+
+
+def build(batch: int, dtype: str, given: dict[str, np.ndarray], device: str = "cuda") -> tuple[nbx.Plan, nbx.Program]:
+    """Return the plan and the program of the model."""
+    plan = nbx.plan(graph(batch, dtype, given), device=device)
+    return plan, plan.load({name: convert(value, "float32", dtype) for name, value in given.items()})
 
 
 def run(lines: Lines, *, compiled: bool = True) -> None:

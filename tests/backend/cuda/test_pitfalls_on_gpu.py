@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench.gpu import minilm
 from tests.backend.cuda.planned_memory import GRANULARITY, taken
 from tests.backend.cuda.watched_driver import watched
-from tools import gpu_check
 
 import nbxtensor as nbx
 from nbxtensor.backend import registry
@@ -121,8 +121,8 @@ def test_the_driver_gives_what_the_plan_says(width):
 @pytest.mark.alone
 @pytest.mark.parametrize("batch", [1, 32])
 def test_the_driver_gives_what_the_plan_of_a_model_says(batch):
-    plan = nbx.plan(gpu_check.minilm_graph(batch), device="cuda")
-    found = taken(plan, gpu_check.minilm_weights(), nbx.device("cuda"))
+    given = minilm.weights()
+    found = taken(nbx.plan(minilm.graph(batch, "float32", given), device="cuda"), given, nbx.device("cuda"))
     assert abs(found.unplanned) <= GRANULARITY, found
     assert found.first_run <= GRANULARITY
 
