@@ -26,6 +26,7 @@ _WORK = 16_000_000  # buffers that all passes over a part may look at: some seco
 _AFTER_WINDOWS = 1_500_000  # the same, where windows have been placed already
 _SOME, _MANY, _VERY_MANY = 2000, 10_000, 150_000  # buffers: windows after other orders, before them, instead of them
 _AT_TARGET, _AT_OTHERS = 0.75, 0.25  # of the steps left, for a search at the target, and at each ceiling above it
+_AT_GOAL = 0.95  # at a target that was asked for: what lies above it is of little use
 _SEARCHED = 1500  # buffers that are searched together, at most: a search has tables of who meets whom
 
 
@@ -115,7 +116,8 @@ def place(
     for index, base, load in sorted(reduced, key=lambda part: -part[2] - part[1]):
         part = block.take(index)
         target = max(bound, peak, goal) - base
-        found, at_least = _search(part, _fit(part, target, budget), target, load, budget)
+        share = _AT_GOAL if goal >= bound else _AT_TARGET
+        found, at_least = _search(part, _fit(part, target, budget), target, load, budget, share)
         offsets[index] = found.offsets + base
         if uniform:  # else what lies below may be padded, and lie better above
             proven = max(proven, at_least + base)
@@ -194,8 +196,8 @@ def _fit(block: Block, target: int, budget: Budget) -> Found:
     return min((x for x in (found, other) if x is not None), key=lambda x: x.peak)
 
 
-def _search(block: Block, found: Found, target: int, load: int, budget: Budget) -> tuple[Found, int]:
-    """Search for a placement that ends by the target, or else below the one found.
+def _search(block: Block, found: Found, target: int, load: int, budget: Budget, share: float) -> tuple[Found, int]:
+    """Search for a placement that ends by the target, on a share of the budget, or else below the one found.
 
     Returns:
         The best placement, and the bytes that none needs less than.
@@ -204,7 +206,7 @@ def _search(block: Block, found: Found, target: int, load: int, budget: Budget) 
     if found.peak <= target or len(block) > _SEARCHED:
         return found, least
     unit = int(np.gcd.reduce(np.concatenate([block.size, block.alignment])))
-    failing, ceiling, share = target - unit, target, _AT_TARGET
+    failing, ceiling = target - unit, target
     while failing < ceiling < found.peak and budget:
         outcome = search(block, ceiling, budget.part(share))
         if outcome.offsets is not None:

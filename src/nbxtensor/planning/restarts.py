@@ -19,7 +19,7 @@ __all__ = ["Budget", "Outcome", "search"]
 _RULES = (Rule("TWA"), Rule("TWA", fresh=True), Rule("WAT", fresh=True), Rule("TAW", fresh=True))
 _FIRST = 400  # steps each rule is given in the first round
 _GROWTH = 1.5  # of its steps, from round to round
-_SHARE = 0.5  # of those steps, for searches by chance
+_SHARE = 0.3  # of those steps, for searches by chance
 _CHANCE = 1000  # steps of the shortest search by chance
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numpy import count_nonzero  # a fraction of what `any` takes, of which a step has several
 
 from nbxtensor.planning.fitting import Block, Offsets, largest
 
@@ -95,7 +96,10 @@ class Search:
         self._uniform = bool((part.step == 1).all())
         part = part.take(part.order(rule, self._draw), self._placed)
         floor = self._cleared(part, np.zeros(len(free), dtype))
-        self._enter(_Pending(part, floor, (0, -1), 0, None))
+        pending = None
+        for at in sorted(part.pieces(np.arange(len(free))), key=len, reverse=True):
+            pending = _Pending(part.take(at, self._placed), floor[at], (0, -1), 0, pending)
+        self._enter(pending)
 
     def _held(self, block: Block, fixed: Offsets) -> list[tuple[int, int, npt.NDArray[np.bool_]]]:
         """Return (first, end, who meets it) of each buffer that is fixed, from the lowest to the highest."""
@@ -152,12 +156,13 @@ class Search:
         part, offset = state.part, int(state.floor[one])
         begin, end, size = part.spans[one]
         self._offsets[part.index[one]] = offset
-        floor = np.maximum(state.floor, part.sharing[one] * (offset + size))
+        floor, met = state.floor.copy(), part.met(one)
+        floor[met] = np.maximum(floor[met], offset + size)
         if self._obstacles or not self._uniform:
             floor = self._cleared(part, floor)
         floor[one] = self._placed
         left = floor < self._placed
-        state.last = not (part.meets[one] & left).any()
+        state.last = not count_nonzero(left[met])
         if state.left == 1:
             return self._enter(state.pending)
         load, crossing, cut = state.load.copy(), state.crossing, False
@@ -166,7 +171,7 @@ class Search:
             crossing = crossing.copy()
             inner = crossing[begin + 1 : end]
             inner -= 1
-            cut = not inner.all()
+            cut = count_nonzero(inner) < len(inner)
         if not cut and 2 * state.left > len(floor):
             after = (offset, one)
             self._open(part, floor, load, crossing, state.left - 1, after, state.pending, len(self._stack))
@@ -211,14 +216,12 @@ class Search:
         if last >= 0:
             early[: last + 1] |= floor[: last + 1] == least
         raised = floor
-        waiting = np.flatnonzero(early)
-        if waiting.size:
-            under = (part.apart[waiting] + np.maximum(tops, least + part.size)).min(1)
-            if int(under.max()) > self._ceiling:
+        if count_nonzero(early):
+            under = part.lowest_met(np.maximum(tops, least + part.size))
+            if count_nonzero(early & (under > self._ceiling)):
                 return False
-            raised = floor.copy()
-            raised[waiting] = np.maximum(raised[waiting], under)
-        if (((part.outside + raised).min(1) + load > self._ceiling) & (load > 0)).any():
+            raised = np.where(early, np.maximum(floor, under), floor)
+        if count_nonzero((part.lowest(raised) + load > self._ceiling) & (load > 0)):
             return False
         key = blake2b(floor.tobytes(), digest_size=12).digest() + part.name
         seen = self._failed.get(key)
@@ -235,24 +238,37 @@ class Search:
 class _Part:
     """Buffers placed together, by rank: who meets whom, and what is in use in each section of time.
 
-    A section lies between two moments at which some buffer begins or ends.
+    A section lies between two moments at which some buffer begins or ends; in each, some buffer is in use.
     """
 
     def __init__(self, index: Ints, begin: Ints, end: Ints, length: Ints, size: Ints, step: Ints, placed: int) -> None:
         self.index, self.length, self.size, self.step = index, length, size, step
-        self.begin, self.end = begin - begin.min(), end - begin.min()
-        section = np.arange(int(self.end.max()))[:, None]
-        inside = (self.begin <= section) & (section < self.end)
-        self.meets = (self.begin[:, None] < self.end) & (self.begin < self.end[:, None])
-        np.fill_diagonal(self.meets, val=False)
-        self.sharing = self.meets.astype(size.dtype)
-        self.apart = np.where(self.meets, 0, placed).astype(size.dtype)  # added to offsets: only who meets counts
-        self.outside = np.where(inside, 0, placed).astype(size.dtype)
-        self.load = (inside @ size.astype(np.int64)).astype(size.dtype)
-        self.crossing = (inside & (self.begin < section)).sum(1)  # buffers in use right before a section, and in it
+        moments, places = np.unique(np.concatenate([begin, end]), return_inverse=True)
+        self.begin, self.end = np.split(places, 2)
+        self._members, self._starts = _members(self.begin, self.end, len(moments) - 1)
+        meets = (self.begin[:, None] < self.end) & (self.begin < self.end[:, None])
+        np.fill_diagonal(meets, val=False)
+        one, self._met = np.divmod(np.flatnonzero(meets), len(index))
+        self._of = np.searchsorted(one, np.arange(len(index) + 1))  # where those that each buffer meets begin
+        self._alone = np.full(len(index), placed, size.dtype)
+        self.load = np.add.reduceat(size[self._members], self._starts, dtype=size.dtype)
+        change = np.bincount(self.begin + 1, minlength=len(moments)) - np.bincount(self.end, minlength=len(moments))
+        self.crossing = np.cumsum(change)[:-1]  # buffers in use right before a section, and in it
         self.spans = list(zip(self.begin.tolist(), self.end.tolist(), size.tolist(), strict=True))
-        self.cost = 1 + self.outside.size // _CHEAP
+        self.cost = 1 + len(self._members) // _CHEAP
         self.name = blake2b(index.tobytes(), digest_size=12).digest()
+
+    def lowest_met(self, ends: Ints) -> Ints:
+        """Return the lowest end of what each buffer meets."""
+        return np.minimum.reduceat(ends[self._met], self._of[:-1]) if self._met.size else self._alone
+
+    def met(self, one: int) -> Ints:
+        """Return the buffers that one meets."""
+        return self._met[self._of[one] : self._of[one + 1]]
+
+    def lowest(self, floor: Ints) -> Ints:
+        """Return the lowest floor of the buffers that are in use in each section."""
+        return np.minimum.reduceat(floor[self._members], self._starts)
 
     def take(self, at: Ints, placed: int) -> _Part:
         """Return the part of the buffers at ``at``, ranked as they stand there."""
@@ -281,6 +297,15 @@ class _Part:
         ends = np.maximum.accumulate(self.end[by_begin])
         cuts = np.flatnonzero(self.begin[by_begin][1:] >= ends[:-1]) + 1
         return [np.sort(piece) for piece in np.split(by_begin, cuts)]
+
+
+def _members(begin: Ints, end: Ints, sections: int) -> tuple[Ints, Ints]:
+    """Return the buffers in use in each section, section by section, and where each section's begin among them."""
+    lengths = end - begin
+    buffers = np.repeat(np.arange(len(begin)), lengths)
+    section = np.arange(len(buffers)) + np.repeat(begin - (np.cumsum(lengths) - lengths), lengths)
+    counts = np.bincount(section, minlength=sections)
+    return buffers[np.argsort(section, kind="stable")], np.cumsum(counts) - counts
 
 
 class _Draw:

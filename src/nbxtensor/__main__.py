@@ -1,0 +1,7 @@
+"""`python -m nbxtensor`: the command, where its script is not on the path."""
+
+import sys
+
+from nbxtensor.cli import main
+
+sys.exit(main())
