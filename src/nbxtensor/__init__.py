@@ -56,7 +56,6 @@ if TYPE_CHECKING:
         linear_packed,
         matmul,
         mm,
-        rms_norm_linear,
     )
     from nbxtensor.ops.norm.op import (
         batch_norm,
@@ -258,7 +257,7 @@ _PLACES = {
         "nbxtensor.ops.index.cache": "cache_update",
         "nbxtensor.ops.index.op": "embedding take take_along_axis",
         "nbxtensor.ops.layout.op": "concat copy pad",
-        "nbxtensor.ops.matmul.op": "addmm bmm linear linear_packed matmul mm rms_norm_linear",
+        "nbxtensor.ops.matmul.op": "addmm bmm linear linear_packed matmul mm",
         "nbxtensor.ops.norm.op": "batch_norm group_norm instance_norm layer_norm rms_norm",
         "nbxtensor.ops.pointwise.activation": (
             "celu elu gelu hardsigmoid hardswish hardtanh leaky_relu log_sigmoid mish "
@@ -436,7 +435,6 @@ __all__ = [
     "repeat",
     "reshape",
     "rms_norm",
-    "rms_norm_linear",
     "roll",
     "rope",
     "rope_frequencies",

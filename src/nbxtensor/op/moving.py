@@ -19,7 +19,6 @@ __all__ = ["PLACES", "carrier", "copy_launches", "regions"]
 _OUTER = 4  # outer axes that a kernel walks beside the inner one
 _BLOCK = 1024  # elements of the inner axis to a program, at most
 _SIDE = 32  # of a square tile, where source and result are contiguous along different axes: both keep their lines
-_MOST_BLOCKS = 65535  # programs along the second axis of a grid, the least that a GPU's driver takes
 _WIDE = 2**31 - 2**16  # elements that are addressed in 32 bits, the padding of the last tile too
 PLACES = ("0", "1", "2", "3", "_inner")  # what a kernel calls its axes
 
@@ -40,8 +39,7 @@ def regions(
 ) -> Iterator[tuple[list[int], list[tuple[int, ...]], dict[str, int], dict[str, Any], tuple[int, int]]]:
     """Yield (offset and five strides per layout, sizes, constants, grid) of each launch that walks the region.
 
-    The first layout orders the axes. Axes past those a kernel walks are walked by launches, and so is an inner axis of
-    more blocks than a grid has along its second axis.
+    The first layout orders the axes. Axes past those a kernel walks are walked by launches.
     """
     extents, walked = collapse(shape, layouts, order=0)
     crossed = _crossing(walked)
@@ -59,14 +57,9 @@ def regions(
     wide = any(shapes.extent_span(extents, w) >= _WIDE for w in walked)
     constants = {"WIDE": wide, "ROWS": per_program, "BLOCK": block}
     for index in np.ndindex(*extents[:beyond]):
-        for start in range(0, inner, _MOST_BLOCKS * block):
-            length = min(inner - start, _MOST_BLOCKS * block)
-            offsets = [
-                sum(i * s for i, s in zip(index, w[:beyond], strict=True)) + start * inside[-1]
-                for w, inside in zip(walked, strides, strict=True)
-            ]
-            sizes = {"n1": n1, "n2": n2, "n3": n3, "rows": rows, "inner": length}
-            yield offsets, strides, sizes, constants, (-(-rows // per_program), -(-length // block))
+        offsets = [sum(i * s for i, s in zip(index, w[:beyond], strict=True)) for w in walked]
+        sizes = {"n1": n1, "n2": n2, "n3": n3, "rows": rows, "inner": inner}
+        yield offsets, strides, sizes, constants, (-(-rows // per_program), -(-inner // block))
 
 
 def _crossing(walked: tuple[tuple[int, ...], ...]) -> int | None:

@@ -7,6 +7,12 @@ _LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
+def keys_that_count(kv_length, most):
+    """How many keys a batch has by its entry of ``kv_length``: none to ``most``."""
+    return tl.maximum(tl.minimum(tl.load(kv_length).to(tl.int32), most), 0)
+
+
+@triton.jit
 def exponential(x, BASE2: tl.constexpr):
     return tl.exp2(x) if BASE2 else tl.exp(x)
 
@@ -98,7 +104,7 @@ def attention_kernel(
     length = length_k
     limits = rows
     if LENGTH:
-        length = tl.maximum(tl.minimum(tl.load(kv_length + batch * l_batch).to(tl.int32), length_k), 0)
+        length = keys_that_count(kv_length + batch * l_batch, length_k)
         limits = rows + (length - length_q)
     in_rows = rows < length_q
     stop = length
@@ -180,7 +186,7 @@ def decode_kernel(
     length = length_k
     limits = places
     if LENGTH:
-        length = tl.maximum(tl.minimum(tl.load(kv_length + batch * l_batch).to(tl.int32), length_k), 0)
+        length = keys_that_count(kv_length + batch * l_batch, length_k)
         limits = places + (length - length_q)
     if CAUSAL:
         stop = tl.minimum(length, length if LENGTH else length_q)

@@ -3,7 +3,9 @@
 import triton
 import triton.language as tl
 
-from nbxtensor.lang.moving import copy_kernel  # noqa: F401  launched by name
+from nbxtensor.lang.moving import copy_kernel, tile_offsets, tile_places
+
+__all__ = ["copy_kernel", "slice_kernel", "take_along_kernel", "take_lanes_kernel", "take_rows_kernel"]
 
 
 @triton.jit
@@ -85,26 +87,16 @@ def slice_kernel(
 
     EACH: the position has strides of its own.
     """
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    lane = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    i3 = row % n3
-    i2 = (row // n3) % n2
-    i1 = (row // (n3 * n2)) % n1
-    i0 = row // (n3 * n2 * n1)
+    row, i0, i1, i2, i3, lane = tile_places(n1, n2, n3, WIDE, ROWS, BLOCK)
     mask = (row < rows)[:, None] & (lane < inner)[None, :]
     if EACH:
-        places = (i0 * p0 + i1 * p1 + i2 * p2 + i3 * p3)[:, None] + lane[None, :] * p_inner
+        places = tile_offsets(i0, i1, i2, i3, lane, p0, p1, p2, p3, p_inner)
         start = tl.load(position + places, mask=mask, other=0)
     else:
         start = tl.load(position)
     start = tl.maximum(tl.minimum(start, extent - length), 0)
     if WIDE:
-        i0 = i0.to(tl.int64)
-        i1 = i1.to(tl.int64)
-        i2 = i2.to(tl.int64)
-        i3 = i3.to(tl.int64)
-        lane = lane.to(tl.int64)
         start = start.to(tl.int64)
-    source = (i0 * x0 + i1 * x1 + i2 * x2 + i3 * x3)[:, None] + lane[None, :] * x_inner
-    target = (i0 * y0 + i1 * y1 + i2 * y2 + i3 * y3)[:, None] + lane[None, :] * y_inner
+    source = tile_offsets(i0, i1, i2, i3, lane, x0, x1, x2, x3, x_inner)
+    target = tile_offsets(i0, i1, i2, i3, lane, y0, y1, y2, y3, y_inner)
     tl.store(y + start * y_axis + target, tl.load(x + source, mask=mask), mask=mask)

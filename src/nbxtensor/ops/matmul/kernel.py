@@ -43,6 +43,27 @@ def finish(
 
 
 @triton.jit
+def store_block(
+    acc, c, i0, i1, i2, rows, cols, mask,
+    e0, e0_b0, e0_b1, e0_b2, e0_row, e0_col, e1, e1_b0, e1_b1, e1_b2, e1_row, e1_col,
+    e2, e2_b0, e2_b1, e2_b2, e2_row, e2_col, e3, e3_b0, e3_b1, e3_b2, e3_row, e3_col,
+    s0, s1, s2, s3, c_b0, c_b1, c_b2, c_row, c_col, EPILOGUE: tl.constexpr, EXTRAS: tl.constexpr,
+):  # fmt: skip
+    """Apply the epilogue to a block of the product at three batch indices, and store it."""
+    at0 = i0 * e0_b0 + i1 * e0_b1 + i2 * e0_b2
+    at1 = i0 * e1_b0 + i1 * e1_b1 + i2 * e1_b2
+    at2 = i0 * e2_b0 + i1 * e2_b1 + i2 * e2_b2
+    at3 = i0 * e3_b0 + i1 * e3_b1 + i2 * e3_b2
+    result = finish(
+        acc, at0, at1, at2, at3, rows, cols, mask,
+        e0, e0_row, e0_col, e1, e1_row, e1_col, e2, e2_row, e2_col, e3, e3_row, e3_col,
+        s0, s1, s2, s3, EPILOGUE, EXTRAS,
+    )  # fmt: skip
+    c_block = c + i0 * c_b0 + i1 * c_b1 + i2 * c_b2 + rows[:, None] * c_row + cols[None, :] * c_col
+    tl.store(c_block, result, mask=mask)
+
+
+@triton.jit
 def matmul_kernel(
     c, a, b,
     e0, e0_b0, e0_b1, e0_b2, e0_row, e0_col, e1, e1_b0, e1_b1, e1_b2, e1_row, e1_col,
@@ -82,17 +103,12 @@ def matmul_kernel(
         a_block += BK * a_col
         b_block += BK * b_row
     mask = (rows < m)[:, None] & (cols < n)[None, :]
-    at0 = i0 * e0_b0 + i1 * e0_b1 + i2 * e0_b2
-    at1 = i0 * e1_b0 + i1 * e1_b1 + i2 * e1_b2
-    at2 = i0 * e2_b0 + i1 * e2_b1 + i2 * e2_b2
-    at3 = i0 * e3_b0 + i1 * e3_b1 + i2 * e3_b2
-    result = finish(
-        acc, at0, at1, at2, at3, rows, cols, mask,
-        e0, e0_row, e0_col, e1, e1_row, e1_col, e2, e2_row, e2_col, e3, e3_row, e3_col,
-        s0, s1, s2, s3, EPILOGUE, EXTRAS,
+    store_block(
+        acc, c, i0, i1, i2, rows, cols, mask,
+        e0, e0_b0, e0_b1, e0_b2, e0_row, e0_col, e1, e1_b0, e1_b1, e1_b2, e1_row, e1_col,
+        e2, e2_b0, e2_b1, e2_b2, e2_row, e2_col, e3, e3_b0, e3_b1, e3_b2, e3_row, e3_col,
+        s0, s1, s2, s3, c_b0, c_b1, c_b2, c_row, c_col, EPILOGUE, EXTRAS,
     )  # fmt: skip
-    c_block = c + i0 * c_b0 + i1 * c_b1 + i2 * c_b2 + rows[:, None] * c_row + cols[None, :] * c_col
-    tl.store(c_block, result, mask=mask)
 
 
 @triton.jit
@@ -294,17 +310,12 @@ def tile_kernel(
         start = (share.to(tl.int64) * batches + batch) * m * n
         tl.store(partial + start + rows[:, None] * n + cols[None, :], acc, mask=mask)
     else:
-        at0 = i0 * e0_b0 + i1 * e0_b1 + i2 * e0_b2
-        at1 = i0 * e1_b0 + i1 * e1_b1 + i2 * e1_b2
-        at2 = i0 * e2_b0 + i1 * e2_b1 + i2 * e2_b2
-        at3 = i0 * e3_b0 + i1 * e3_b1 + i2 * e3_b2
-        result = finish(
-            acc, at0, at1, at2, at3, rows, cols, mask,
-            e0, e0_row, e0_col, e1, e1_row, e1_col, e2, e2_row, e2_col, e3, e3_row, e3_col,
-            s0, s1, s2, s3, EPILOGUE, EXTRAS,
+        store_block(
+            acc, c, i0, i1, i2, rows, cols, mask,
+            e0, e0_b0, e0_b1, e0_b2, e0_row, e0_col, e1, e1_b0, e1_b1, e1_b2, e1_row, e1_col,
+            e2, e2_b0, e2_b1, e2_b2, e2_row, e2_col, e3, e3_b0, e3_b1, e3_b2, e3_row, e3_col,
+            s0, s1, s2, s3, c_b0, c_b1, c_b2, c_row, c_col, EPILOGUE, EXTRAS,
         )  # fmt: skip
-        c_block = c + i0 * c_b0 + i1 * c_b1 + i2 * c_b2 + rows[:, None] * c_row + cols[None, :] * c_col
-        tl.store(c_block, result, mask=mask)
 
 
 @triton.jit
@@ -339,34 +350,28 @@ def combine_kernel(
     acc = tl.zeros((BM, BN), dtype=ACC)
     for share in tl.static_range(SPLITS):
         acc += tl.load(block + tl.cast(share, tl.int64) * batches * size, mask=mask, other=0)
-    at0 = i0 * e0_b0 + i1 * e0_b1 + i2 * e0_b2
-    at1 = i0 * e1_b0 + i1 * e1_b1 + i2 * e1_b2
-    at2 = i0 * e2_b0 + i1 * e2_b1 + i2 * e2_b2
-    at3 = i0 * e3_b0 + i1 * e3_b1 + i2 * e3_b2
-    result = finish(
-        acc, at0, at1, at2, at3, rows, cols, mask,
-        e0, e0_row, e0_col, e1, e1_row, e1_col, e2, e2_row, e2_col, e3, e3_row, e3_col,
-        s0, s1, s2, s3, EPILOGUE, EXTRAS,
+    store_block(
+        acc, c, i0, i1, i2, rows, cols, mask,
+        e0, e0_b0, e0_b1, e0_b2, e0_row, e0_col, e1, e1_b0, e1_b1, e1_b2, e1_row, e1_col,
+        e2, e2_b0, e2_b1, e2_b2, e2_row, e2_col, e3, e3_b0, e3_b1, e3_b2, e3_row, e3_col,
+        s0, s1, s2, s3, c_b0, c_b1, c_b2, c_row, c_col, EPILOGUE, EXTRAS,
     )  # fmt: skip
-    c_block = c + i0 * c_b0 + i1 * c_b1 + i2 * c_b2 + rows[:, None] * c_row + cols[None, :] * c_col
-    tl.store(c_block, result, mask=mask)
 
 
 @triton.jit
 def row_kernel(
-    c, a, b, norm, eps, partial,
+    c, a, b, partial,
     e0, e0_row, e0_col, e1, e1_row, e1_col, e2, e2_row, e2_col, e3, e3_row, e3_col,
     s0, s1, s2, s3,
     n, k, a_row, b_col, c_row, c_col,
     EPILOGUE: tl.constexpr, EXTRAS: tl.constexpr, COMPUTE: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr,
     EVEN_N: tl.constexpr, EVEN_K: tl.constexpr, SPLITS: tl.constexpr, UNROLL: tl.constexpr,
-    BN: tl.constexpr, BK: tl.constexpr, NORM: tl.constexpr, EARLY: tl.constexpr, PDL: tl.constexpr,
+    BN: tl.constexpr, BK: tl.constexpr, EARLY: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """C = EPILOGUE(A @ B) for single rows of A and a B whose columns lie along memory, like a weight [outputs, inputs].
 
-    A program sums BN columns of one row along a share of the depth. With NORM the row is divided by the root of its
-    mean square and multiplied by ``norm`` first (the depth is not shared then). With EARLY, B is memory that no launch
-    writes: its first block is asked for before the launches before this one are done.
+    A program sums BN columns of one row along a share of the depth. With EARLY, B is memory that no launch writes: its
+    first block is asked for before the launches before this one are done.
     """
     across = tl.cdiv(n, BN)
     row = tl.program_id(0) // across
@@ -394,17 +399,11 @@ def row_kernel(
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     part = tl.load(line + first + inner, mask=first + inner < k, other=0).to(COMPUTE).to(ACC)
-    squares = part * part
-    if NORM:
-        part *= tl.load(norm + first + inner, mask=first + inner < k, other=0).to(ACC)
     acc = ahead.to(COMPUTE).to(ACC) * part[None, :]
     for step in tl.range(1, steps, loop_unroll_factor=UNROLL):
         start = first + step * BK
         if EVEN_K:
             x = tl.load(line + start + inner).to(COMPUTE).to(ACC)
-            if NORM:
-                squares = tl.fma(x, x, squares)
-                x *= tl.load(norm + start + inner).to(ACC)
             if EVEN_N:
                 y = tl.load(block + step * BK, eviction_policy="evict_first")
             else:
@@ -412,15 +411,10 @@ def row_kernel(
         else:
             depth = start + inner < k
             x = tl.load(line + start + inner, mask=depth, other=0).to(COMPUTE).to(ACC)
-            if NORM:
-                squares = tl.fma(x, x, squares)
-                x *= tl.load(norm + start + inner, mask=depth, other=0).to(ACC)
             mask = col_mask & depth[None, :]
             y = tl.load(block + step * BK, mask=mask, other=0, eviction_policy="evict_first")
         acc = tl.fma(y.to(COMPUTE).to(ACC), tl.broadcast_to(x[None, :], (BN, BK)), acc)
     total = tl.sum(acc, axis=1)
-    if NORM:
-        total *= tl.rsqrt(tl.sum(squares, axis=0) / tl.cast(k, ACC) + eps)
     if SPLITS > 1:
         tl.store(partial + share.to(tl.int64) * n + cols, total, mask=cols < n)
     else:

@@ -22,13 +22,13 @@ from nbxtensor.ops.matmul.product import (
     product_of,
     runs_on_matrix_unit,
 )
-from nbxtensor.ops.matmul.rows import row_cost, row_launches, serves_row, serves_rows
+from nbxtensor.ops.matmul.rows import row_cost, row_launches, serves_row
 from nbxtensor.ops.matmul.tiles import serves_tiles, tile_cost, tile_launches
 
 if TYPE_CHECKING:
     from nbxtensor.tensor import Tensor
 
-__all__ = ["addmm", "bmm", "linear", "linear_packed", "matmul", "mm", "rms_norm_linear"]
+__all__ = ["addmm", "bmm", "linear", "linear_packed", "matmul", "mm"]
 
 
 def _result(call: Call, shape: tuple[int, ...]) -> Spec:
@@ -76,16 +76,6 @@ def _linear_result(call: Call) -> Spec:
     if not x or len(weight) != 2 or x[-1] != weight[1]:
         raise ShapeError(f"{call.op.name}: x [..., inputs] by weight [outputs, inputs]. Got shapes {x} and {weight}.")
     return _result(call, (*x[:-1], weight[0]))
-
-
-def _normed_result(call: Call) -> Spec:
-    norm, x = call["norm"], call["x"]
-    if norm.shape != x.shape[-1:]:
-        raise ShapeError(f"{call.op.name}: norm [inputs] for x [..., inputs]. Got {norm.shape} and {x.shape}.")
-    dtypes = (norm.dtype, operand_dtype(call))
-    if any(dtype_kind(dtype) != "float" or is_storage_only(dtype) for dtype in dtypes):
-        raise DtypeError(f"{call.op.name}: floats of 16 bits or more. Got {', '.join(dtypes)}.")
-    return _linear_result(call)
 
 
 def _packed_result(call: Call) -> Spec:
@@ -148,15 +138,6 @@ def _linear_reference(
 ) -> Array:  # fmt: skip
     product = np.matmul(_exact(x), _exact(weight).T)
     return _finished(product if bias is None else product + _exact(bias), epilogue, extras, scalars)
-
-
-def _normed_reference(
-    x: Array, norm: Array, weight: Array, bias: Array | None = None, *, eps: float = 1e-6,
-    epilogue: Expression | None = None, extras: Sequence[Array] = (), scalars: Sequence[float] = (),
-) -> Array:  # fmt: skip
-    rows = _exact(x)
-    normed = rows / np.sqrt((rows * rows).mean(-1, keepdims=True) + eps) * _exact(norm)
-    return _linear_reference(normed, weight, bias, epilogue=epilogue, extras=extras, scalars=scalars)
 
 
 def _packed_reference(
@@ -291,35 +272,6 @@ def linear(
     """Return ``x @ weight.T + bias`` for ``x [..., inputs]``, ``weight [outputs, inputs]``, ``bias [outputs]``.
 
     The bias is added in the accumulator's dtype, before the one rounding to the result's. ``epilogue`` as in `matmul`.
-    """
-    raise NotImplementedError
-
-
-def _normed(x: tuple[int, ...], outputs: int, dtype: str = "float32", *, bias: bool = False) -> Case:
-    operands = _affine(x, outputs, dtype, bias=bias)
-    return Case({"x": operands.pop("x"), "norm": Spec(x[-1:], dtype), **operands}, {"eps": 1e-3})
-
-
-@declare(
-    result=_normed_result,
-    reference=_normed_reference,
-    kernels=(Kernel("row_kernel", row_cost, row_launches, accepts=serves_rows),),
-    cases=(
-        *(_normed((1, 256), 24, d) for d in _FLOATS),
-        _normed((3, 5, 130), 33, bias=True),
-        _normed((700,), 65, "bfloat16", bias=True),
-        _normed((4, 40), 1),
-    ),
-)
-def rms_norm_linear(
-    x: Tensor, norm: Tensor, weight: Tensor, bias: Tensor | None = None, *, eps: float = 1e-6,
-    epilogue: Expression | None = None, extras: Sequence[Tensor] = (), scalars: tuple[float, ...] = (),
-) -> Tensor:  # fmt: skip
-    """Return ``linear(rms_norm(x, inputs, norm, eps), weight, bias)`` in one kernel, for few rows.
-
-    ``norm`` is the weight of the norm, [inputs]; all else is as in `linear` and `rms_norm`. Every program norms the
-    row that it multiplies, and nothing is rounded between the two. `nbxtensor.tracing.norms.fold_norms` puts it where a
-    graph has a norm of one row and layers that read it, as a decoding step has.
     """
     raise NotImplementedError
 

@@ -155,7 +155,7 @@ def _base_dtype(call: Call) -> str:
 
 def operand_names(call: Call) -> tuple[str, str]:
     """Return the names of the left and the right operand."""
-    left, right = itertools.islice((n for n in call.inputs if n not in ("bias", "addend", "norm")), 2)
+    left, right = itertools.islice((n for n in call.inputs if n not in ("bias", "addend")), 2)
     return left, right
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from nbxtensor.dtype.itemsize import bits
 from nbxtensor.dtype.itemsize import kind as dtype_kind
-from nbxtensor.op import Buffer, Call, Cost, Launch, Number
+from nbxtensor.op import Buffer, Call, Cost, Launch
 from nbxtensor.ops.matmul.product import (
     Product,
     accumulator_of,
@@ -21,7 +21,7 @@ from nbxtensor.ops.matmul.product import (
 )
 from nbxtensor.ops.matmul.tiles import PARTIAL, UNUSED, combining, has_units
 
-__all__ = ["Row", "launches_of", "row_cost", "row_launches", "row_of", "serves_row", "serves_rows"]
+__all__ = ["Row", "launches_of", "row_cost", "row_launches", "row_of", "serves_row"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +46,17 @@ class Row:
 def _as_row(call: Call) -> tuple[Product, tuple[str, str]]:
     """Return the product with the vector as its left operand, and the names of the operands in that order."""
     p, names = product_of(call), operand_names(call)
-    column = p.m > 1 and p.n == 1 and "norm" not in call.inputs
+    column = p.m > 1 and p.n == 1
     return (turned(p), (names[1], names[0])) if column else (p, names)
 
 
 def serves_row(call: Call) -> bool:
     """Return whether `row_kernel` serves a call: floats, one row, a matrix whose columns lie along memory, a GPU."""
-    return call.target is not None and has_units(call.target) and serves_rows(call) and _as_row(call)[0].m == 1
-
-
-def serves_rows(call: Call) -> bool:
-    """Return whether `row_kernel` can make a call row by row: floats, evenly spaced rows, columns along memory."""
-    if dtype_kind(operand_dtype(call)) != "float":
+    if call.target is None or not has_units(call.target) or dtype_kind(operand_dtype(call)) != "float":
         return False
     p, _ = _as_row(call)
     along = p.a[-1] == 1 and p.b[-2] == 1
-    return not p.batch and along and min(p.n, p.k) > 0
+    return p.m == 1 and not p.batch and along and min(p.n, p.k) > 0
 
 
 def row_cost(call: Call) -> Cost:
@@ -70,7 +65,7 @@ def row_cost(call: Call) -> Cost:
     splits = row_of(call).splits
     sums = p.n * splits * bits(accumulator_of(call)) // 8 if splits > 1 else 0
     return Cost(
-        flops=2 * p.k * p.n * p.m + (4 * p.k * p.m if "norm" in call.inputs else 0),
+        flops=2 * p.k * p.n * p.m,
         read=call.operand_nbytes + sums,
         written=call.result_nbytes + sums,
         buffers=(Buffer(PARTIAL, sums, 0, 1),) if sums else (),
@@ -89,17 +84,12 @@ def launches_of(call: Call, row: Row) -> tuple[Launch, ...]:
     given, slots = slots_of(call, p, [0] * len(p.extras), batched=False)
     arguments: dict[str, Any] = {"a": call.input(names[0]), "b": call.input(names[1]), "n": p.n, "k": p.k}
     arguments |= {"a_row": p.a[-2], "b_col": p.b[-1], "c_row": p.c[-2]}
-    normed = "norm" in call.inputs
-    if normed:
-        arguments |= {"norm": call.input("norm"), "eps": Number(float(call.params["eps"]), accumulator)}
     even = p.k % row.depth == 0 and p.k // row.depth % row.splits == 0
     constants: dict[str, Any] = {
         "COMPUTE": f"tl.{operand_dtype(call)}", "ACC": f"tl.{accumulator}", "WIDE": is_wide(call),
         "EVEN_N": p.n % row.columns == 0, "EVEN_K": even, "SPLITS": row.splits, "UNROLL": row.unroll,
         "BN": row.columns, "BK": row.depth, "EARLY": names[1] in call.fixed,
-        "NORM": normed,
     }  # fmt: skip
-    constants |= {} if normed else {"norm": None, "eps": 0.0}
     grid = (-(-p.n // row.columns) * p.m, row.splits)
     rounds = 1 + -(-p.k // (row.depth * row.splits * row.unroll))  # and the sum over the program
     if row.splits == 1:
@@ -139,6 +129,6 @@ def row_of(call: Call) -> Row:
     held = columns * depth * width // (32 * warps)
     unroll = max(1, min(4, _AHEAD // max(held, 1))) if p.k > depth else 1
     splits = 1
-    while "norm" not in call.inputs and programs * splits * 2 <= units and p.k >= depth * splits * 8:
+    while programs * splits * 2 <= units and p.k >= depth * splits * 8:
         splits *= 2
     return Row(columns, depth, warps, unroll, splits)

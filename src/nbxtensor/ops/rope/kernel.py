@@ -3,8 +3,10 @@
 import triton
 import triton.language as tl
 
-from nbxtensor.lang.moving import copy_kernel  # noqa: F401  launched by name
+from nbxtensor.lang.moving import copy_kernel
 from nbxtensor.lang.turns import cos_sin, from_radians
+
+__all__ = ["copy_kernel", "rope_kernel", "rope_update_kernel"]
 
 
 @triton.jit
