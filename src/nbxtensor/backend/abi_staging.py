@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from nbxtensor.backend.abi import Driver
@@ -142,27 +143,22 @@ class Staging:
         """Have each worker do every so manieth piece."""
         workers = max(min(self._workers, nbytes // (_PIECES * self._slot_nbytes)), 1)
         step = workers * self._slot_nbytes
-        failures: list[BaseException] = []
 
         def run(worker: int) -> None:
-            try:
-                self._enter()
-                work(self._slots[worker], range(worker * self._slot_nbytes, nbytes, step))
-            except BaseException as failure:  # noqa: BLE001 - raised again by the thread that asked
-                failures.append(failure)
+            self._enter()
+            work(self._slots[worker], range(worker * self._slot_nbytes, nbytes, step))
 
         with self._turn:
             while len(self._slots) < workers:
                 first, second = (_Slot(self._driver, self._enter, self._slot_nbytes) for _ in range(2))
                 self._slots.append((first, second))
-            threads = [threading.Thread(target=run, args=(worker,)) for worker in range(1, workers)]
-            for thread in threads:
-                thread.start()
-            run(0)
-            for thread in threads:
-                thread.join()
-        if failures:
-            raise failures[0]
+            if workers == 1:
+                run(0)
+                return
+            with ThreadPoolExecutor(workers, "nbxtensor-copy") as pool:  # left once all are done
+                copies = [pool.submit(run, worker) for worker in range(workers)]
+            for copy in copies:
+                copy.result()
 
 
 def _free(driver: Driver, enter: Callable[[], None], address: int) -> None:

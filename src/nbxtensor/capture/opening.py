@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbxtensor.backend.contract import Bound, LoadedKernel
+from nbxtensor.backend.contract import Bound, Compiled, LoadedKernel
 from nbxtensor.backend.registry import parse_device
 from nbxtensor.capture.folder import BundleFolder
 from nbxtensor.capture.interface import Interface, Place, View
@@ -103,8 +103,11 @@ class _Opening:
         for target in self._content["targets"]:
             if runs(Target(backend.name, target["arch"], frozenset(target["features"]))):
                 compiled = kernels_in(self._bundle.read(target["kernels"]))
+                use: Callable[[Compiled], None] | None = getattr(backend, "use_runtime", None)
                 for loops in compiled[len(compiled) - target["loops"] :]:
-                    backend.use_runtime(loops)  # type: ignore[attr-defined]
+                    if use is None:
+                        raise FormatError(f"{self._bundle.folder}: kernels of {backend.name} alone. Got more code.")
+                    use(loops)
                 return [backend.load(x, index) for x in compiled[: len(compiled) - target["loops"]]]
         told = "; ".join(
             f"{t['arch']} with {', '.join(t['features']) or 'nothing more'}" for t in self._content["targets"]

@@ -6,9 +6,9 @@ import argparse
 import datetime
 import importlib.metadata
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from nbxtensor.backend import device_files, registry
 from nbxtensor.backend.device_names import recognise
@@ -148,7 +148,7 @@ def _origin(path: str, value: Any, stated: Mapping[str, Any], file: tuple[str, s
 
 def _value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value))  # pyright: ignore[reportUnknownArgumentType]
+        return ", ".join(str(each) for each in cast("Sequence[object]", value))
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -111,9 +111,7 @@ def _called(path: Path, what: str, function: Callable[..., Any], *arguments: Any
     """Call what a model's file defines; whatever it raises is told in one line, with the line it was raised in."""
     try:
         return function(*arguments, **options)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # SystemExit too: the file is anybody's
+    except (Exception, SystemExit) as error:  # the file is anybody's
         raise UsageError(f"{path}{_line(path, error)}: {what} raised {_said(error)}") from error
 
 
