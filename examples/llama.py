@@ -338,11 +338,22 @@ class FileWeights(Mapping[str, np.ndarray]):
 
 
 def read_weights(folder: Path) -> FileWeights:
-    """Return the weights in ``folder``: model.safetensors, or the files that model.safetensors.index.json names."""
+    """Return the weights in ``folder``: model.safetensors, or the files that model.safetensors.index.json names.
+
+    Raises:
+        ValueError: The index is no JSON that has names of files under "weight_map".
+        OSError: A file is not there.
+        FormatError: A file is no safetensors file.
+    """
     index = folder / "model.safetensors.index.json"
     names = ["model.safetensors"]
     if index.exists():
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        try:
+            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            names = []
+        if not names or not all(isinstance(name, str) for name in names):
+            raise ValueError(f'{index}: JSON with the file of each weight by its name under "weight_map".')
     return FileWeights([safetensors.open_file(folder / name) for name in names])
 
 

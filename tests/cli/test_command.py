@@ -43,7 +43,7 @@ def test_a_device_of_this_machine_is_shown_with_what_was_measured(capsys):
 
 @pytest.mark.parametrize("words", [["device", "show", "h9000"], ["device", "measure", "--device", "null"]])
 def test_what_is_not_there_is_told_in_one_line(words, capsys):
-    assert main(words) == 1
+    assert main(words) == 2
     assert capsys.readouterr().err.startswith("nbxtensor: ")
 
 
@@ -88,3 +88,78 @@ def test_the_command_is_installed_and_runs_as_a_module():
         [sys.executable, "-m", "nbxtensor.cli", "device", "--help"], capture_output=True, text=True, check=True
     )
     assert "measure" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["bogus"], "invalid choice: 'bogus'"),
+        (["plan"], "MODEL, or --lifetimes"),
+        (["plan", "x.py", "--by", "z"], "argument --by: invalid choice"),
+        (["device", "list", "x"], "unrecognized arguments: x"),
+    ],
+)
+def test_what_the_parser_refuses_is_told_in_one_line(words, told, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    assert line.startswith("nbxtensor: ")
+    assert told in line
+    assert "--help has the words" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["device", "show", "h9000"], "NAME: no 'h9000' here"),
+        (["device", "show", ""], "NAME: no '' here"),
+        (["device", "show", "none.yml"], "NAME: none.yml: no such file"),
+        (["device", "show", "ODD"], "a needed field is missing"),
+        (["device", "measure", "--device", "h200"], "That is a device file"),
+        (["device", "measure", "--device", ""], "--device: no '' here"),
+        (["device", "measure", "--device", "cpu", "--out", "/none/x.yml"], "--out: a file that can be written"),
+        (["run", "x.py", "--device", ""], "--device: no '' here"),
+        (["plan", "x.py", "--device", "ODD"], "x.py"),
+    ],
+)
+def test_words_that_name_no_device_or_file(words, told, capsys, tmp_path):
+    odd = tmp_path / "odd.yml"
+    odd.write_text("vendor: nvidia\nname: x\n")
+    assert main([str(odd) if word == "ODD" else word for word in words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(capsys, tmp_path):
+    file = tmp_path / "lives.csv"
+    file.write_text("id,lower,upper,size\na,0,1,4\n")
+    assert main(["plan", "--lifetimes", str(file), "--out", str(file / "x.csv")]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "--out: a file that can be written, in a folder that is there" in said.err
+
+
+def test_a_device_file_is_shown_with_where_it_is(capsys, tmp_path):
+    path = tmp_path / "card.yml"
+    path.write_text(yaml.safe_dump(device_files.read("nvidia", "h200")))
+    assert main(["device", "show", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "memory.bandwidth" in shown
+    assert str(path) in shown
+
+
+def test_an_interrupted_command_says_so_in_one_line(capsys, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nbxtensor.backend.registry.installed", interrupted)
+    assert main(["device", "list"]) == 130
+    assert capsys.readouterr().err == "nbxtensor: interrupted\n"
+
+
+def test_the_package_runs_as_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "nbxtensor", "device", "list"], capture_output=True, text=True, check=True
+    )
+    assert "described, there or not" in done.stdout

@@ -308,3 +308,18 @@ def test_a_bundle_of_both_programs_continues_alike(llama, device, tmp_path, dtyp
     made.recording, made._prefill = made.step.capture(), made.chunk.capture()
     assert made.tokens(PROMPT, 12) == wanted
     assert made.tokens(PROMPT, 12) == wanted
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", "3", '{"weight_map": {}}', '{"weight_map": {"a": 3}}', '{"weight_map": []}']
+)
+def test_an_index_that_names_no_files_is_told_in_one_line(llama, tmp_path, text):
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(ValueError, match='JSON with the file of each weight by its name under "weight_map"'):
+        llama.read_weights(tmp_path)
+
+
+def test_a_file_that_an_index_names_and_that_is_not_there(llama, tmp_path):
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "none.safetensors"}}')
+    with pytest.raises(OSError, match=r"none\.safetensors"):
+        llama.read_weights(tmp_path)

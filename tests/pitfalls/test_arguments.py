@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
+import re
+
 import numpy as np
 import pytest
 
 import nbxtensor as nbx
-from nbxtensor.errors import ArgumentError, MissingFactError, NbxError, OutOfMemoryError, ShapeError
+from nbxtensor.errors import (
+    ArgumentError,
+    MissingFactError,
+    NbxError,
+    OutOfMemoryError,
+    PlanError,
+    ShapeError,
+    UnsupportedError,
+)
 from nbxtensor.memory import set_limit
 
 f = nbx.asarray(np.arange(12, dtype=np.float32).reshape(3, 4))
@@ -125,3 +136,28 @@ def test_a_long_tensor_of_a_dtype_numpy_lacks_prints_its_ends_alone():
     assert "..." in text
     assert "bfloat16" in text
     assert nbx.asarray(1.5, dtype="bfloat16").tolist() == 1.5
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "told"),
+    [
+        (lambda x: nbx.sum(x, axis=True), ArgumentError, "axis is an integer. Got True"),
+        (lambda x: nbx.softmax(x, axis=False), ArgumentError, "axis is an int. Got bool"),
+        (lambda x: nbx.zeros((2**70, 0)), ShapeError, "an extent is past what 63 bits count"),
+        (lambda x: nbx.Spec((2**63,), "int8"), ShapeError, "an extent is past what 63 bits count"),
+        (lambda x: nbx.asarray(x, device="gpu"), MissingFactError, "backend 'gpu' is not known"),
+        (lambda x: nbx.from_dlpack(np.ones(2), device="gpu"), MissingFactError, "backend 'gpu' is not known"),
+        (lambda x: nbx.from_dlpack(np.ones(2), copy="x"), ArgumentError, "copy is True, False or None. Got 'x'"),
+        (lambda x: nbx.attention(*[nbx.zeros((1, 1, 2, 600))] * 3), UnsupportedError, "heads of at most 512 elements"),
+    ],
+)
+def test_what_is_not_taken_says_what_is(call, error, told):
+    with pytest.raises(error, match=re.escape(told)):
+        call(nbx.ones((2, 3)))
+
+
+def test_a_program_and_a_recording_cannot_be_pickled_but_saved():
+    program = nbx.plan(nbx.trace(lambda x: x + 1, nbx.Spec((2,), "float32"))).load({})
+    for made in (program, program.capture()):
+        with pytest.raises(PlanError, match=r"it holds a device's memory.*Program\.save"):
+            pickle.dumps(made)

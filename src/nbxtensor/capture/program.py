@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -119,6 +119,14 @@ class Program:
     def plan(self) -> Plan:
         """The plan."""
         return self._plan()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse: what pickle and copy would take along is the memory of a device.
+
+        Raises:
+            PlanError: Always; names `save`.
+        """
+        raise PlanError(f"{self.name}: a program is not pickled: it holds a device's memory. Program.save keeps it.")
 
     def dependencies(self) -> Sequence[Sequence[int]]:
         """Return, for each launch, the earlier launches that it has to wait for."""

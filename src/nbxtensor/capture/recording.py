@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -45,6 +45,10 @@ class Recording:
             self.program.fill(inputs)
             self._replay.run()
             return self.program.results(borrow=borrow)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse, as `Program` does, and for the same reason."""
+        return self.program.__reduce__()
 
     def __len__(self) -> int:
         """Return the number of recorded launches."""

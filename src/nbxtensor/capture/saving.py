@@ -51,11 +51,12 @@ def save_programs(
             `Target`, or the name of an architecture without features beyond it ("x86-64-v3"). Their kernels are
             the plan's: what a plan for that target would choose otherwise is not.
         weights: Open safetensors files that have every weight under its name. They are then referred to, with
-            their SHA-256, instead of copied; what is folded from them is made again at each load.
+            their SHA-256, instead of copied; what is folded from them is made again at each load, or copied where
+            making it again gives other bytes than memory has.
 
     Raises:
-        ArgumentError: No program, a name that is no file's name, a folder that has something in it, or a weight that
-            the safetensors files lack or have with other values.
+        ArgumentError: No program, a name that is no file's name, a folder that has something in it, a weight that the
+            safetensors files lack, or one that lies in memory as it is given and that they have with other values.
         PlanError: Programs of several devices, or a program that was loaded from a bundle.
         UnsupportedError: A kernel of a plan does not serve one of ``targets``.
         CompileError: A kernel does not compile for one of ``targets``.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 
 from nbxtensor.cli import device, plan, price, run
-from nbxtensor.cli.usage import UsageError
+from nbxtensor.cli.usage import Parser, UsageError
 from nbxtensor.errors import NbxError
 
 __all__ = ["main"]
@@ -24,9 +23,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words after the command's name; left out, those of this process.
 
     Returns:
-        0; 1 where it failed; 2 where a word names nothing (so does the parser, by SystemExit).
+        0; 1 where it failed; 2 where a word names nothing (so does the parser, by SystemExit); 130 where it was
+        interrupted.
     """
-    parser = argparse.ArgumentParser(prog="nbxtensor", description="An inference-first tensor library.")
+    parser = Parser(prog="nbxtensor", description="An inference-first tensor library.")
     groups = parser.add_subparsers(metavar="COMMAND", required=True)
     for group in _GROUPS:
         group.add(groups)
@@ -41,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read it has enough; nothing more is written, at the end of the process either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        print("nbxtensor: interrupted", file=sys.stderr)  # noqa: T201
+        return 130
     except (NbxError, OSError) as error:
         print(f"nbxtensor: {error}", file=sys.stderr)  # noqa: T201
         return 2 if isinstance(error, UsageError) else 1

@@ -13,10 +13,11 @@ from typing import Any, cast
 from nbxtensor.backend import device_files, registry
 from nbxtensor.backend.device_names import recognise
 from nbxtensor.backend.device_writing import dumped, measured_fields, with_measured
-from nbxtensor.cli.targets import described
+from nbxtensor.cli.targets import HELP, described, opened_here, read
+from nbxtensor.cli.usage import check_writable
 from nbxtensor.errors import MissingFactError, UnsupportedError
 from nbxtensor.op import Target
-from nbxtensor.run.device import Device, device
+from nbxtensor.run.device import Device
 
 __all__ = ["add"]
 
@@ -31,7 +32,7 @@ def add(groups: Any) -> None:
     listing = parts.add_parser("list", help="the devices of this machine, and those that are described")
     listing.set_defaults(run=_list)
     showing = parts.add_parser("show", help="every number known of a device, and where it comes from")
-    showing.add_argument("name", help='a device of this machine ("cuda", "cuda:1"), or one described ("h200")')
+    showing.add_argument("name", help=HELP)
     showing.set_defaults(run=_show)
     measuring = parts.add_parser("measure", help="measure a device of this machine and keep what plans are priced by")
     measuring.add_argument("--device", default="cuda", help='the device ("cuda", "cuda:1", "cpu"; left out: "cuda")')
@@ -56,8 +57,12 @@ def _list(_: argparse.Namespace) -> None:
 
 def _show(asked: argparse.Namespace) -> None:
     vendor_and_name = described(asked.name)
+    if vendor_and_name is None and asked.name.endswith((".yml", ".yaml")):
+        facts = read(Path(asked.name), "NAME").facts
+        _table([("fact", "value", "from"), *((p, _value(facts[p]), asked.name) for p in sorted(facts))])
+        return
     if vendor_and_name is None:
-        opened = device(asked.name)
+        opened = opened_here(asked.name, "NAME")
         facts, vendor_and_name = opened.target.facts, _described(opened.target, opened.backend.name)
     else:
         facts = device_files.facts(*vendor_and_name)
@@ -67,7 +72,8 @@ def _show(asked: argparse.Namespace) -> None:
 
 
 def _measure(asked: argparse.Namespace) -> None:
-    opened = device(asked.device)
+    check_writable("--out", asked.out)
+    opened = opened_here(asked.device)
     target = opened.measure(anew=True)
     measured = measured_fields(_measured(opened))
     source = f"measured {datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()} on {_on(opened)}"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from nbxtensor.cli.usage import UsageError
+from nbxtensor.cli.usage import UsageError, check_writable
 from nbxtensor.errors import PlanError
 from nbxtensor.planning.lifetimes import Lifetime, read_csv, write_solution
 from nbxtensor.planning.placement import Placement, place
@@ -57,6 +57,7 @@ def place_file(asked: argparse.Namespace) -> None:
         raise UsageError(f"--capacity: 0 bytes or more. Got {capacity}.")
     if not seconds >= 0:
         raise UsageError(f"--seconds: 0 or more. Got {seconds}.")
+    check_writable("--out", asked.out)
     try:
         lifetimes = read_csv(asked.lifetimes)
     except FileNotFoundError:

@@ -39,7 +39,7 @@ def _run(asked: argparse.Namespace) -> None:
         raise UsageError(f"{asked.model}: a plan has no weights to run with. MODEL is a Python file.")
     if asked.times < 1:
         raise UsageError(f"--times: 1 or more. Got {asked.times}.")
-    where = here(asked.device or "cpu")
+    where = here("cpu" if asked.device is None else asked.device)
     asked.device = where.name
     found, model, _ = planned(asked)
     if model is None:

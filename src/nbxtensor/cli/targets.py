@@ -15,7 +15,7 @@ from nbxtensor.errors import ArgumentError, FormatError, MissingFactError
 from nbxtensor.op import Target
 from nbxtensor.run.device import Device, device
 
-__all__ = ["HELP", "described", "here", "named"]
+__all__ = ["HELP", "described", "here", "named", "opened_here", "read"]
 
 HELP = 'a device of this machine ("cpu", "cuda", "cuda:1"), one described ("h200", "nvidia/h200"), or a device file'
 
@@ -33,16 +33,25 @@ def described(name: str) -> tuple[str, str] | None:
     return None
 
 
+def opened_here(name: str, word: str = "--device") -> Device:
+    """Return a device of this machine.
+
+    Raises:
+        UsageError: There is no such device; names ``word``, which asked for it.
+    """
+    try:
+        return device(name)
+    except (MissingFactError, ArgumentError) as error:
+        raise UsageError(f"{word}: no {name!r} here. {_known(name)}") from error
+
+
 def here(name: str) -> Device:
     """Return a device of this machine, measured where that is possible and was not done: what plans are priced by.
 
     Raises:
         UsageError: There is no such device.
     """
-    try:
-        opened = device(name)
-    except (MissingFactError, ArgumentError) as error:
-        raise UsageError(f"--device: no {name!r} here. {_known(name)}") from error
+    opened = opened_here(name)
     if hasattr(opened.backend, "measured_facts"):
         opened.measure()
     return opened
@@ -58,27 +67,31 @@ def named(name: str) -> Device | Target:
     if found is not None:
         return device_facts.target(*found)
     if name.endswith((".yml", ".yaml")):
-        return _read(Path(name))
+        return read(Path(name))
     return here(name)
 
 
-def _read(path: Path) -> Target:
-    """Return the target that a device file describes."""
+def read(path: Path, word: str = "--device") -> Target:
+    """Return the target that a device file describes.
+
+    Raises:
+        UsageError: It is no device file; names ``word``, which asked for it.
+    """
     try:
         description: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError(f"--device: {path}: no such file.") from None
+        raise UsageError(f"{word}: {path}: no such file.") from None
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"--device: {path}: a device file is YAML in UTF-8. {str(error).splitlines()[0]}.") from None
+        raise UsageError(f"{word}: {path}: a device file is YAML in UTF-8. {str(error).splitlines()[0]}.") from None
     if not isinstance(description, dict):
-        raise UsageError(f"--device: {path}: a device file holds fields by name. Got {type(description).__name__}.")
+        raise UsageError(f"{word}: {path}: a device file holds fields by name. Got {type(description).__name__}.")
     try:
         check(description, where=str(path))
-    except FormatError as error:
-        raise UsageError(f"--device: {error}") from error
+    except (FormatError, MissingFactError) as error:
+        raise UsageError(f"{word}: {error}") from error
     vendors = device_files.vendors()
     if description["vendor"] not in vendors:
-        raise UsageError(f"--device: {path}: the vendor is one of {', '.join(vendors)}. Got {description['vendor']!r}.")
+        raise UsageError(f"{word}: {path}: the vendor is one of {', '.join(vendors)}. Got {description['vendor']!r}.")
     del description["sources"]
     return device_facts.target_of(MappingProxyType(dict(leaves(description))))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from nbxtensor.cli.records import csv_text, json_text, plan_record
 from nbxtensor.cli.table import Column, show
 from nbxtensor.cli.targets import HELP, named
 from nbxtensor.cli.text import count_text
-from nbxtensor.cli.usage import UsageError
+from nbxtensor.cli.usage import UsageError, check_writable
 from nbxtensor.errors import FormatError
 from nbxtensor.op import Target
 from nbxtensor.planning.plan import Plan
@@ -66,11 +65,7 @@ def planned(asked: argparse.Namespace) -> tuple[Plan, Model | None, Device | Tar
         NbxError: What planning raises.
     """
     for word in ("svg", "html", "save"):
-        target = getattr(asked, word, None)
-        if target is not None and (
-            target.is_dir() or not os.access(target if target.exists() else target.parent, os.W_OK)
-        ):
-            raise UsageError(f"--{word}: a file that can be written, in a folder that is there. Got {target}.")
+        check_writable(f"--{word}", getattr(asked, word, None))
     path = Path(asked.model)
     if path.suffix == ".json":
         if asked.options or asked.device is not None:

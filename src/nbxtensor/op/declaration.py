@@ -37,6 +37,7 @@ class Kernel:
         launch: The launches a call makes, in order.
         needs: Features the target must have.
         accepts: Whether the kernel can serve a call; left out, it serves every call of the op.
+        accepted: What ``accepts`` asks for, in words.
         kind: "triton", or "host" for a declared numpy routine on host memory (matrix decompositions only).
         in_place: Index of each result that may lie exactly where the named operand does, every other operand
             elsewhere. Where it does (`Call.in_place`), what that operand held may be left as it is instead of copied;
@@ -56,6 +57,7 @@ class Kernel:
     in_place: Mapping[int, str] = field(default_factory=dict[int, str], hash=False)
     parts: Callable[[Call], Mapping[str, tuple[int, Spec]]] | None = None
     strided: bool = False
+    accepted: str = "other operands"
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +261,7 @@ class Op:
             return canonical(value)
         # A pointwise op computes on numbers as on tensors, wherever they stand.
         types = (bool, int, float) if self.elementwise and takes.tensor else takes.types
-        if not isinstance(value, types):
+        if not isinstance(value, types) or (isinstance(value, bool) and not {bool, float}.intersection(types)):
             words = f"a tensor or {takes.words}" if takes.tensor and types else takes.words or "a tensor"
             hint = " nbxtensor.asarray makes tensors." if takes.tensor else ""
             raise ArgumentError(f"{self.name}: {name} is {words}. Got {type(value).__name__}.{hint}")
@@ -283,7 +285,7 @@ class Op:
         for kernel in self.kernels:
             if kernel.needs <= target.features and (kernel.accepts is None or kernel.accepts(call)):
                 return kernel
-        needs = "; ".join(f"{k.name} needs {', '.join(sorted(k.needs)) or 'other operands'}" for k in self.kernels)
+        needs = "; ".join(f"{k.name} needs {', '.join(sorted(k.needs)) or k.accepted}" for k in self.kernels)
         operands = ", ".join(f"{n} {s.dtype}{list(s.shape)}" for n, s in call.inputs.items())
         raise UnsupportedError(
             f"{self.name}: no kernel serves {target.backend} {target.arch}. Got {operands}. "

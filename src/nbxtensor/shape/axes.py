@@ -6,6 +6,8 @@ import operator
 from collections.abc import Iterable
 from typing import SupportsIndex
 
+import numpy as np
+
 from nbxtensor.errors import ArgumentError, BoundsError
 
 __all__ = ["as_index", "normalize_axes", "normalize_axis", "slice_bounds"]
@@ -20,14 +22,14 @@ def as_index(value: SupportsIndex, *, op: str, name: str) -> int:
         name: What ``value`` is.
 
     Raises:
-        ArgumentError: It is no integer.
+        ArgumentError: It is no integer; a bool is none.
     """
     try:
-        return operator.index(value)
+        if not isinstance(value, (bool, np.bool_)):
+            return operator.index(value)
     except TypeError:
-        raise ArgumentError(
-            f"{op}: {name} is an integer. Got {value!r}. An int, not a {type(value).__name__}."
-        ) from None
+        pass
+    raise ArgumentError(f"{op}: {name} is an integer. Got {value!r}. An int, not a {type(value).__name__}.")
 
 
 def normalize_axis(axis: int, ndim: int, *, op: str = "normalize_axis") -> int:

@@ -19,6 +19,8 @@ __all__ = [
     "numel",
 ]
 
+_MOST = 2**63 - 1  # the largest extent that an index of any kernel, and numpy's, can reach
+
 
 def as_shape(extents: int | Iterable[int], *, op: str = "shape") -> tuple[int, ...]:
     """Return ``extents`` (one int, or several) as a shape.
@@ -28,7 +30,7 @@ def as_shape(extents: int | Iterable[int], *, op: str = "shape") -> tuple[int, .
         op: The name that errors speak for.
 
     Raises:
-        ShapeError: An extent is not an integer, or is negative.
+        ShapeError: An extent is not an integer, is negative, or is past 63 bits.
 
     >>> as_shape(3), as_shape([2, 0])
     ((3,), (2, 0))
@@ -36,6 +38,8 @@ def as_shape(extents: int | Iterable[int], *, op: str = "shape") -> tuple[int, .
     shape = as_integers(tuple(extents) if isinstance(extents, Iterable) else (extents,), op=op)
     if shape and min(shape) < 0:
         raise ShapeError(f"{op}: an extent is negative. Got {shape}. A tuple of ints of at least 0.")
+    if shape and max(shape) > _MOST:
+        raise ShapeError(f"{op}: an extent is past what 63 bits count. Got {shape}. Ints from 0 to {_MOST}.")
     return shape
 
 

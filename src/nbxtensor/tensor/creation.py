@@ -41,12 +41,17 @@ def asarray(obj: Any, /, *, dtype: str | None = None, device: Where = None, copy
     Raises:
         DtypeError: The elements are of no dtype of the table.
         ShapeError: Nested sequences differ in length.
-        ArgumentError: ``copy=False``, and a copy is needed; or Python ints outside the range of ``dtype``.
+        ArgumentError: ``copy=False``, and a copy is needed; ``copy`` is none of True, False and None; Python ints
+            outside the range of ``dtype``; or ``device`` is no device's name.
+        MissingFactError: There is no such device.
 
     >>> import numpy as np
     >>> asarray(np.arange(3, dtype=np.float32)).dtype
     'float32'
     """
+    if copy is not None and not isinstance(copy, (bool, np.bool_)):
+        raise ArgumentError(f"asarray: copy is True, False or None. Got {copy!r}.")
+    device = None if device is None else _device(device)
     if isinstance(obj, Tensor):
         result = obj.to(dtype) if dtype else obj
         result = result.to(device) if device is not None else result

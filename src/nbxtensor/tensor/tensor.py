@@ -74,13 +74,9 @@ def _extents(given: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
 
 
-def _restored(array: Array, dtype: str) -> Tensor:
-    return _placed(array, dtype, open_device("cpu"))
-
-
-def _placed(array: Array, dtype: str, where: Device) -> Tensor:
+def _placed(array: Array, dtype: str, where: Device | str) -> Tensor:
     """Return a copy of an array of carriers as a tensor of ``dtype`` on a device."""
-    host = np.ascontiguousarray(array)
+    host, where = np.ascontiguousarray(array), open_device(where)
     storage = where.allocator.allocate(host.nbytes)
     if host.nbytes:
         where.backend.memory(where.index).copy_in(storage.address, host.reshape(-1).view(np.uint8).data)
@@ -291,7 +287,7 @@ class Tensor(Operators, Values):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what pickle and copy make the tensor of again: its elements, packed, on the CPU."""
-        return _restored, (np.array(self.numpy()), self.dtype)
+        return _placed, (np.array(self.numpy()), self.dtype, "cpu")
 
     def __repr__(self) -> str:
         if not isinstance(self._storage, Storage):

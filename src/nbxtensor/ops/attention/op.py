@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["attention"]
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
+_WIDEST = 512  # elements of a head: more would not stay in the registers of a program
+_ACCEPTED = f"heads of at most {_WIDEST} elements"
 _SOFTMAX = 20  # operations of a score: scaled, compared, raised, summed, rounded
 _ROUNDS = 5  # of a block of keys: its load, products with queries, the largest, the sum, products with values
 _WIDE = 2**31 - 2**16  # elements of one head from which offsets are 64 bits wide, the padding of the last block in mind
@@ -184,7 +186,7 @@ def _decode_cost(call: Call) -> Cost:
 
 
 def _serves(call: Call) -> bool:
-    fits = max(call["q"].shape[3], call["v"].shape[3]) <= 512
+    fits = max(call["q"].shape[3], call["v"].shape[3]) <= _WIDEST
     return fits and not is_decode(call)
 
 
@@ -301,8 +303,8 @@ _CASES = (
     result=_result,
     reference=_reference,
     kernels=(
-        Kernel("attention_kernel", _blocks_cost, _launch, accepts=_serves, strided=True),
-        Kernel("decode_kernel", _decode_cost, _decode_launch, accepts=is_decode),
+        Kernel("attention_kernel", _blocks_cost, _launch, accepts=_serves, strided=True, accepted=_ACCEPTED),
+        Kernel("decode_kernel", _decode_cost, _decode_launch, accepts=is_decode, accepted=_ACCEPTED),
     ),
     cases=_CASES,
 )

@@ -162,7 +162,8 @@ _KERNELS = (
     Kernel("matvec_kernel", _cost, matvec_launch, accepts=is_matvec),
     Kernel("matmul_kernel", _blocks_cost, matmul_launches, strided=True),
 )
-_PANEL_KERNELS = (Kernel("panel_kernel", _cost, panel_launch, accepts=panels_fit, strided=True),)
+_PANELS = "floats, evenly spaced rows of x, packed panels"
+_PANEL_KERNELS = (Kernel("panel_kernel", _cost, panel_launch, accepts=panels_fit, strided=True, accepted=_PANELS),)
 
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
 
