@@ -41,7 +41,7 @@ def test_a_device_of_this_machine_is_shown_with_what_was_measured(capsys):
     assert "dtypes.computed" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["device", "show", "h9000"], ["device", "measure", "--device", "null"]])
+@pytest.mark.parametrize("words", [["device", "show", "h9000"], ["device", "measure", "--device", "cuda:99"]])
 def test_what_is_not_there_is_told_in_one_line(words, capsys):
     assert main(words) == 2
     assert capsys.readouterr().err.startswith("nbxtensor: ")
