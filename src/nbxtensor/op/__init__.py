@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from nbxtensor.op.declaration import Array, Case, Kernel, Op, Operand, OpFunction, Place, Pointwise, declare
+from nbxtensor.op.declaration import (
+    Array,
+    Case,
+    Kernel,
+    Op,
+    Operand,
+    OpFunction,
+    Place,
+    Pointwise,
+    declare,
+    forget_prepared,
+)
 from nbxtensor.op.expression import Expression, Scalar, Step
 from nbxtensor.op.keys import argument_key, typed
 from nbxtensor.op.launch import Argument, Buffer, Call, Cost, Launch, Number, Pointer, Round, Source, Target
@@ -33,5 +44,6 @@ __all__ = [
     "Target",
     "argument_key",
     "declare",
+    "forget_prepared",
     "typed",
 ]

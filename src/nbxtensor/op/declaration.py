@@ -322,6 +322,15 @@ class OpFunction(Protocol[P, R_co]):
         ...
 
 
+_prepared: list[dict[tuple[Any, ...], Any]] = []  # of every op, what runs calls that were met before
+
+
+def forget_prepared() -> None:
+    """Have every op prepare its calls anew: what they are prepared by has changed."""
+    for each in _prepared:
+        each.clear()
+
+
 def declare(
     *,
     result: Callable[[Call], Spec | tuple[Spec, ...]],
@@ -356,6 +365,7 @@ def declare(
         )
 
         prepared: dict[tuple[Any, ...], Callable[[tuple[Any, ...]], R]] = {}
+        _prepared.append(prepared)
 
         @functools.wraps(stub)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from nbxtensor.errors import MissingFactError, SettingError
+from nbxtensor.op import forget_prepared
 from nbxtensor.settings import replace, settings
 
 __all__ = ["set_tiling", "split_size", "tiling_table"]
@@ -20,7 +21,7 @@ Table = dict[str, dict[str, int]]
 def set_tiling(table: Mapping[str, Mapping[str, int]] | None) -> None:
     """Put a whole table of split sizes in force, in the form of the library's ``ops/tiling.yml``.
 
-    None: the library's file again.
+    Plans made and ops run from now on keep to it. None: the library's file again.
 
     Raises:
         SettingError: A family or a size is missing or unknown, or a size is not a whole number above 0.
@@ -31,6 +32,7 @@ def set_tiling(table: Mapping[str, Mapping[str, int]] | None) -> None:
     >>> set_tiling(None)
     """
     replace(tiling=None if table is None else _checked(table))
+    forget_prepared()
 
 
 def tiling_table() -> Table:

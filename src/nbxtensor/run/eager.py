@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,11 +149,15 @@ def ready(op: Op, operands: Mapping[str, Layout], params: Mapping[str, Any], dev
     Raises:
         NbxError: What the op's result rule refuses, or no kernel serves.
     """
-    return _ready(op, tuple(operands.items()), _Params(params), device)
+    tiling = settings().tiling
+    sizes = None if tiling is None else tuple((family, *each.items()) for family, each in tiling.items())
+    return _ready(op, tuple(operands.items()), _Params(params), device, sizes)
 
 
 @functools.lru_cache(maxsize=4096)
-def _ready(op: Op, operands: tuple[tuple[str, Layout], ...], params: _Params, device: Device) -> Ready:
+def _ready(
+    op: Op, operands: tuple[tuple[str, Layout], ...], params: _Params, device: Device, _: Hashable
+) -> Ready:  # the last: the split sizes in force, which kernels keep to
     call = op.call({name: found.spec for name, found in operands}, dict(params), device.target)
     names = [name for name, _ in operands]
     if not any(s.numel for s in call.outputs):

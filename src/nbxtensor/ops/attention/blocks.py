@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nbxtensor.op import Call, Target
+from nbxtensor.ops.tiling_policy import split_size
 
 __all__ = ["Blocks", "decode_blocks", "decode_splits", "is_decode", "prefill_blocks"]
 
@@ -139,7 +140,9 @@ def decode_splits(call: Call) -> int:
     elif call["q"].dtype == "float32":  # blocks are smaller
         programs *= 2
     wanted = min(-(-programs // max(groups, 1)), keys // least, _MOST_SPLITS)
-    return 1 << max(wanted, long, 1).bit_length() - 1
+    results = call["q"].numel // max(call["q"].shape[3], 1) * (call["v"].shape[3] + 1)  # of a share, and its weights
+    room = split_size("attention", "workspace_nbytes") // max(4 * results, 1)
+    return 1 << max(min(max(wanted, long), room), 1).bit_length() - 1
 
 
 # (keys, warps, stages) by the wider of the two widths: two or three blocks of keys and values are on their way at once.

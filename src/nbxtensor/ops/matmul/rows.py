@@ -20,6 +20,7 @@ from nbxtensor.ops.matmul.product import (
     turned,
 )
 from nbxtensor.ops.matmul.tiles import PARTIAL, UNUSED, combining, has_units
+from nbxtensor.ops.tiling_policy import split_size
 
 __all__ = ["Row", "launches_of", "row_cost", "row_launches", "row_of", "serves_row"]
 
@@ -128,7 +129,8 @@ def row_of(call: Call) -> Row:
         warps *= 2
     held = columns * depth * width // (32 * warps)
     unroll = max(1, min(4, _AHEAD // max(held, 1))) if p.k > depth else 1
-    splits = 1
-    while programs * splits * 2 <= units and p.k >= depth * splits * 8:
+    splits, sums = 1, p.n * bits(accumulator_of(call)) // 8
+    most = split_size("matmul", "workspace_nbytes")
+    while programs * splits * 2 <= units and p.k >= depth * splits * 8 and sums * splits * 2 <= most:
         splits *= 2
     return Row(columns, depth, warps, unroll, splits)

@@ -26,6 +26,7 @@ from nbxtensor.ops.matmul.product import (
     slots_of,
     turned,
 )
+from nbxtensor.ops.tiling_policy import split_size
 
 __all__ = [
     "PARTIAL", "UNUSED", "Choice", "Tile", "candidates_of", "choice_of", "combining", "has_units", "launches_of",
@@ -214,6 +215,7 @@ class _Machine:
         parts: Parts that operands are multiplied in.
         along: Whether the depth lies along memory in both operands.
         whole: Whether rows of both operands are apart by whole vectors of 16 bytes, as large copies need.
+        most: Bytes of partial sums that a call may have.
     """
 
     units: int
@@ -223,6 +225,7 @@ class _Machine:
     parts: int
     along: bool
     whole: bool
+    most: int
 
 
 def choice_of(call: Call) -> Choice:
@@ -254,9 +257,10 @@ def _machine(target: Target, dtype: str, p: Product) -> _Machine:
     parts = _PARTS if in_parts > plain > 0 else 1
     bandwidth = float(target.facts.get("memory.copy_bandwidth", target.facts.get("memory.bandwidth", 0.0))) / 1e9
     shared = int(target.fact("memory.max_shared_memory_per_block"))
+    most = split_size("matmul", "workspace_nbytes")
     along = p.a[-1] == 1 == p.b[-2]
     whole = all(stride * bits(dtype) % 128 == 0 for stride in (*p.a, *p.b) if stride != 1)
-    return _Machine(units, shared, max(plain, in_parts) or _PLAIN, bandwidth, parts, along, whole)
+    return _Machine(units, shared, max(plain, in_parts) or _PLAIN, bandwidth, parts, along, whole, most)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -306,8 +310,12 @@ def _candidates(machine: _Machine, m: int, n: int, k: int, batches: int, width: 
                 tile = Tile(rows, columns, depth, warps, stages)
                 blocks = -(-m // rows) * -(-n // columns) * batches
                 splits = 1
+                sums = m * n * batches * max(width, 4)  # of one share
                 while splits == 1 or (
-                    splits <= _MOST_SPLITS and splits * depth * 2 <= k and blocks * splits <= 4 * machine.units
+                    splits <= _MOST_SPLITS
+                    and splits * depth * 2 <= k
+                    and blocks * splits <= 4 * machine.units
+                    and splits * sums <= machine.most
                 ):
                     yield tile, splits
                     splits *= 2

@@ -11,6 +11,7 @@ from nbxtensor.op import Buffer, Call, Cost, Kernel, Launch, Pointer, Spec
 from nbxtensor.op.kernel_text import tiles
 from nbxtensor.ops.reduce.generate import Walk, launch
 from nbxtensor.ops.reduce.passes import Reduction
+from nbxtensor.ops.tiling_policy import split_size
 from nbxtensor.shape.collapse import collapse
 
 __all__ = ["kernels", "reduced_axes", "result_shape"]
@@ -75,7 +76,9 @@ def kernels(rule: Rule) -> tuple[Kernel, ...]:
 def _steps(call: Call, reduction: Reduction) -> list[_Step]:
     """Return the walks of a call."""
     walk = _walk(call, reduction)
-    pieces = _pieces(walk, _PIECES.get(call.device.backend, _PIECE))
+    widest = max(itemsize(step.total) for step in reduction.passes)
+    room = split_size("reduce", "workspace_nbytes") // (shapes.numel(walk.kept) * widest * len(reduction.passes)) - 1
+    pieces = _pieces(walk, _PIECES.get(call.device.backend, _PIECE), room)
     if pieces == 1:
         return [_Step(walk, "")]
     steps: list[_Step] = []
@@ -153,15 +156,17 @@ def _result_strides(result: Spec, dropped: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(stride for axis, stride in enumerate(result.strides) if axis not in dropped)
 
 
-def _pieces(walk: Walk, piece: int) -> int:
+def _pieces(walk: Walk, piece: int, room: int) -> int:
     """Return how many pieces the reduced elements are cut into: 1 where the results alone give programs enough.
 
     Args:
         walk: The whole reduction.
         piece: Elements that are worth a program.
+        room: Pieces whose totals the workspace holds.
     """
     count = shapes.numel(walk.reduced)
     programs = shapes.numel(walk.kept)
     if programs >= _PROGRAMS or count < 4 * piece:
         return 1
-    return min(_MOST_PIECES, -(-count // piece))
+    pieces = min(_MOST_PIECES, -(-count // piece), room)
+    return pieces if pieces > 1 else 1
