@@ -20,7 +20,7 @@ __all__ = ["PLACING", "add_placing", "place_file"]
 PLACING = ("capacity", "seconds", "out")
 """Words that only go with ``--lifetimes``."""
 _MODEL_WORDS = ("model", "options", "device", "save", "against", "by", "csv", "svg", "html")
-_SECONDS = 50.0
+_SECONDS = 57.0
 _STEPS = 1 << 40  # of searching: the seconds end it
 
 

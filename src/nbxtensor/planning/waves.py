@@ -100,7 +100,8 @@ def waves(launches: Sequence[Launch], moved: Moved, work: Work, known: Stated) -
     - arithmetic: the rate of the device where every unit is full, that of the units in use where programs are few;
     - the rounds of a program (`Launch.rounds`), each waiting for the one before;
     - where rounds are steps of a product (`Launch.round`), waves of as many programs as a unit holds, whose rounds wait
-      for their operands or share the unit's arithmetic;
+      for their operands or share the unit's arithmetic, and no less than the operations at the rate that large products
+      reach;
     - starting the programs.
 
     What is read from memory and not from the cache begins later, once, by up to ``memory.begin_ns``. All of a call's
@@ -128,7 +129,8 @@ def waves(launches: Sequence[Launch], moved: Moved, work: Work, known: Stated) -
     if largest.round is not None:
         spans["launch"] = programs / known("dispatch.programs_per_second")
         used = min(programs, int(units))
-        spans[work.unit] = _multiplying(largest, largest.round, each, used, known, cold=bool(moved.read))
+        steps = _multiplying(largest, largest.round, each, used, known, cold=bool(moved.read))
+        spans[work.unit] = max(steps, work.flops / work.rate())  # what large products reach, none exceeds
     elif work.flops:
         spans[work.unit] = busy * work.flops / work.rate()
     if work.beside:
