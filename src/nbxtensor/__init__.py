@@ -9,6 +9,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from nbxtensor.capture.bounded import (
+        BoundedProgram,
+    )
     from nbxtensor.capture.bundle import (
         load_program,
         load_programs,
@@ -207,6 +210,9 @@ if TYPE_CHECKING:
         Device,
         device,
     )
+    from nbxtensor.shape import (
+        Dim,
+    )
     from nbxtensor.tensor import (
         Tensor,
         arange,
@@ -246,6 +252,7 @@ __version__ = "0.0.1"
 _PLACES = {
     name: module
     for module, names in {
+        "nbxtensor.capture.bounded": "BoundedProgram",
         "nbxtensor.capture.bundle": "load_program load_programs",
         "nbxtensor.capture.described": "save_plan",
         "nbxtensor.capture.planned": "load_plan plan",
@@ -287,6 +294,7 @@ _PLACES = {
         "nbxtensor.planning.graph": "Graph",
         "nbxtensor.planning.plan": "Plan",
         "nbxtensor.run": "Device device",
+        "nbxtensor.shape": "Dim",
         "nbxtensor.tensor": (
             "Tensor arange asarray broadcast_arrays broadcast_to empty expand_dims eye "
             "flip from_dlpack from_numpy_array full linspace matrix_transpose moveaxis "
@@ -298,7 +306,9 @@ _PLACES = {
 }
 
 __all__ = [
+    "BoundedProgram",
     "Device",
+    "Dim",
     "Graph",
     "Plan",
     "Program",

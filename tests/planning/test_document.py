@@ -133,7 +133,7 @@ def _set(value, *path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_set(1, "version"), "version 3 is read. Got version 1"),
+        (_set(1, "version"), "version 4 is read. Got version 1"),
         (_set("other", "format"), "Got 'other'"),
         (_set([], "content"), "the content is a plan"),
         (_without("steps"), "a Plan has other fields.*steps"),

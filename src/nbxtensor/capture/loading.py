@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nbxtensor.backend.contract import Bound
+from nbxtensor.capture.bounded import BoundedProgram
 from nbxtensor.capture.interface import Interface, Place, spec_of
 from nbxtensor.capture.program import Program, address_of
 from nbxtensor.capture.saving import save_programs
@@ -45,7 +46,7 @@ class PlanLoader:
         progress: Progress | None = None,
         share: Any = None,
         arena: Any = None,
-    ) -> Program:
+    ) -> Program | BoundedProgram:
         """Return the program that runs ``plan`` with ``weights``, its state zeros, or with those of ``share``.
 
         Weights are taken one by one, each as it is needed, and what is folded is made at its place: a mapping may make
@@ -72,6 +73,7 @@ class PlanLoader:
         name = plan.graph.name
         if not isinstance(weights, Mapping):
             raise ArgumentError(f"{name}: weights are a mapping from names to values. Got {type(weights).__name__}.")
+        share, arena = (x.bound if isinstance(x, BoundedProgram) else x for x in (share, arena))
         for words, given in (("share", share), ("arena", arena)):
             if given is not None and not isinstance(given, Program):
                 raise ArgumentError(f"{name}: {words} is a program. Got {type(given).__name__}. Plan.load returns one.")
@@ -94,7 +96,18 @@ class PlanLoader:
         if progress is not None:
             progress(len(plan.graph.nodes), len(plan.graph.nodes), "")
         interface = Interface.of_plan(plan, places)
-        return Program(interface, self.device, areas, launches, lambda: plan, share=share or arena, saver=save_programs)
+        saver = save_programs if plan.bounds is None else None
+        made = Program(interface, self.device, areas, launches, lambda: plan, share=share or arena, saver=saver)
+        return made if plan.bounds is None else BoundedProgram(plan, plan.bounds, made, self._at)
+
+    def _at(self, plan: Plan, bound: Program) -> Program:
+        """Return the program of a value under the bound, in the memory of the bound's program."""
+        pairs = zip(bound.places, plan.locations, strict=True)
+        places = tuple(place and at and Place(place.storage, place.offset, at.nbytes) for place, at in pairs)
+        numbers = range(len(plan.graph.nodes))
+        launches = [(n, x) for n in numbers for x in self._bound(plan, n, bound.areas["arena"], places)]
+        interface = Interface.of_plan(plan, places)
+        return Program(interface, self.device, bound.areas, launches, lambda: plan, share=bound)
 
     @property
     def _memory(self) -> Any:

@@ -18,7 +18,7 @@ class Spec:
     """A value's shape, dtype and strides, without its data.
 
     Attributes:
-        shape: Extents, none negative.
+        shape: Extents, none negative; a `nbxtensor.Dim` stands for an extent that calls of a program choose.
         dtype: A name of the dtype table; given as any of its spellings ("half", a numpy dtype).
         strides: Elements (never bytes) between neighbours along each axis; row-major when left out.
 
@@ -45,6 +45,9 @@ class Spec:
             raise ShapeError(f"Spec: strides are integers. Got {self.strides!r}. Elements, one int per axis.") from None
         if len(strides) != len(extents):
             raise ShapeError(f"Spec: one stride per axis. Got shape {self.shape} with strides {self.strides}.")
+        given: object = self.shape
+        if isinstance(given, (tuple, list)) and shapes.Dim in map(type, given):  # `trace` asks for them
+            extents = tuple(d if type(d) is shapes.Dim else n for d, n in zip(given, extents, strict=True))
         object.__setattr__(self, "shape", extents)
         object.__setattr__(self, "strides", strides)
 
@@ -70,7 +73,7 @@ class Spec:
 
     def packed(self) -> Spec:
         """Return the same shape and dtype, laid out row-major."""
-        return Spec(self.shape, self.dtype)
+        return Spec(tuple(map(int, self.shape)), self.dtype)
 
     def with_dtype(self, dtype: str) -> Spec:
         """Return the same shape, packed, in ``dtype``."""

@@ -12,6 +12,8 @@ from nbxtensor import shape as shapes
 from nbxtensor.dtype.itemsize import bits
 from nbxtensor.errors import PlanError
 from nbxtensor.op import Array, Call, Op, Spec, Target
+from nbxtensor.planning.bounds import Symbolic
+from nbxtensor.planning.document import RUNTIME
 
 __all__ = ["Graph", "GraphBuffer", "Node", "Ref"]
 
@@ -105,6 +107,8 @@ class Graph:
         name: What the graph is called in messages and pictures.
         new_state: What a run leaves in each state it changes, by the state's name. All nodes and outputs see what the
             state held before the run, until `planning.state.settle` has turned these into nodes that write to it.
+        symbolic: The dims of a traced graph, and how it is traced at another value; None for one without dims. Passes
+            drop it, and it is no part of the graph's data.
     """
 
     buffers: tuple[GraphBuffer, ...]
@@ -112,6 +116,7 @@ class Graph:
     outputs: tuple[Ref, ...]
     name: str = "graph"
     new_state: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
+    symbolic: Symbolic | None = field(default=None, compare=False, repr=False, metadata=RUNTIME)
 
     @property
     def leaving(self) -> tuple[Ref, ...]:

@@ -15,7 +15,7 @@ from nbxtensor.planning.placement import lower_bound
 from nbxtensor.planning.remaking import remake
 from nbxtensor.planning.steps import PlanStep, choose
 
-__all__ = ["arrange", "reorder"]
+__all__ = ["arrange", "ordered_nodes", "reorder"]
 
 
 def reorder(graph: Graph, target: Target, *, alignment: int, budget: int = BUDGET) -> Graph:
@@ -33,10 +33,10 @@ def reorder(graph: Graph, target: Target, *, alignment: int, budget: int = BUDGE
     Raises:
         UnsupportedError: No kernel serves a node.
     """
-    return compact(in_place(_ordered(graph, target, alignment, budget), target))
+    return compact(in_place(ordered_nodes(graph, target, alignment, budget), target))
 
 
-def _ordered(graph: Graph, target: Target, alignment: int, budget: int) -> Graph:
+def ordered_nodes(graph: Graph, target: Target, alignment: int, budget: int = BUDGET) -> Graph:
     """Return ``graph`` in the better order, results not in place."""
     sizes, tasks = _tasks(graph, choose(graph, target), target, alignment)
     found = search(tasks, sizes, {ref.buffer for ref in graph.outputs if sizes[ref.buffer]}, budget=budget)
@@ -62,10 +62,10 @@ def arrange(graph: Graph, copy: Op, target: Target, *, alignment: int, budget: i
     Raises:
         UnsupportedError: No kernel serves a node.
     """
-    best = _ordered(graph, target, alignment, budget)
+    best = ordered_nodes(graph, target, alignment, budget)
     joined = join(graph, copy, target)
     if joined is not graph:
-        other = _ordered(joined, target, alignment, budget)
+        other = ordered_nodes(joined, target, alignment, budget)
         if _bound(other, target, alignment) <= _bound(best, target, alignment):
             best = other
     return compact(in_place(remake(best, target, alignment=alignment), target))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import count
 
@@ -43,8 +43,12 @@ def compact(graph: Graph) -> Graph:
     )
 
 
-def partition(graph: Graph) -> tuple[Graph, Graph]:
+def partition(graph: Graph, late_nodes: Collection[int] = ()) -> tuple[Graph, Graph]:
     """Split the graph into what is computed once, from weights and constants alone, and what every run computes.
+
+    Args:
+        graph: The graph.
+        late_nodes: Nodes that every run computes whatever they read: those that dims change.
 
     Returns:
         The prologue, whose inputs are the weights it needs (by their names) and whose outputs are, in order, the
@@ -56,7 +60,7 @@ def partition(graph: Graph) -> tuple[Graph, Graph]:
     A value that is only part of a buffer which runs write to, or that a run reads before the buffer gets its final
     content, is not folded.
     """
-    fixed = _fixed(graph)
+    fixed = _fixed(graph, late_nodes)
     early = tuple(n for n in graph.nodes if all(ref.buffer in fixed for ref in n.outputs))
     late = tuple(n for n in graph.nodes if any(ref.buffer not in fixed for ref in n.outputs))
     computed = {ref.buffer for node in early for ref in node.outputs}
@@ -78,7 +82,7 @@ def partition(graph: Graph) -> tuple[Graph, Graph]:
     return _only_used(remove_dead(prologue), unused), compact(main)
 
 
-def _fixed(graph: Graph) -> set[int]:
+def _fixed(graph: Graph, late: Collection[int]) -> set[int]:
     """Return the buffers that hold, whenever a run reads them, what weights and constants alone decide."""
     fixed = {i for i, b in enumerate(graph.buffers) if b.kind in ("weight", "constant", "temporary")}
     last_write = {ref.buffer: place for place, node in enumerate(graph.nodes) for ref in node.outputs}
@@ -88,7 +92,7 @@ def _fixed(graph: Graph) -> set[int]:
         for place, node in enumerate(graph.nodes):
             results = {ref.buffer for ref in node.outputs}
             operands = {ref.buffer for ref in node.operands.values()}
-            if not (results | operands) <= fixed:
+            if place in late or not (results | operands) <= fixed:
                 fixed -= results  # computed in every run, so what it writes is not fixed
                 fixed -= {i for i in operands & fixed if last_write.get(i, -1) > place}
     return fixed

@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from nbxtensor import op as declared
-from nbxtensor.errors import FormatError, NbxError, PlanError
+from nbxtensor.errors import ArgumentError, FormatError, NbxError, PlanError
 from nbxtensor.op import Target
+from nbxtensor.planning.bounds import Bounds
 from nbxtensor.planning.difference import Difference, compare
 from nbxtensor.planning.document import RUNTIME, Describer, Resolver, op_name, read_document, write_document
 from nbxtensor.planning.graph import Graph, GraphBuffer, Node, Ref
@@ -19,6 +20,7 @@ from nbxtensor.planning.picture import draw
 from nbxtensor.planning.placement import lower_bound, place
 from nbxtensor.planning.price import Price, price_graph
 from nbxtensor.planning.report import at_peak, difference, summary, would_fit
+from nbxtensor.planning.specialising import Arrangement, Prepare, specialised
 from nbxtensor.planning.steps import PlanStep, choose
 from nbxtensor.planning.verify import verify_in_place, verify_placement
 
@@ -28,7 +30,7 @@ Area = Literal["arena", "weights", "state"]
 """A block of device memory that a plan lays out: what a run uses, what it only reads, and what outlives it."""
 ALIGNMENT = 256
 """Bytes that every offset is a multiple of: what device allocators give at least (cudaMalloc states it)."""
-_FORMAT, _VERSION = "nbxtensor.plan", 3
+_FORMAT, _VERSION = "nbxtensor.plan", 4
 _AREAS: Mapping[str, Area] = {
     "input": "arena",
     "temporary": "arena",
@@ -92,6 +94,9 @@ class Plan:
         lower_bound: Most bytes in use in the arena at one moment: no placement needs less.
         algorithm: What found the offsets.
         prologue: What is computed once from the weights, when they are loaded (`passes.partition`); None: nothing.
+        bounds: The dims of its inputs, which it is planned for at their largest; None: it has none.
+        arrangement: How the plan's graph came from the traced one, so that values under the bound get the same.
+        prepare: What traces the function again at another value; no part of the plan's data.
         loader: The runtime that `load` hands the plan to; no part of the plan's data.
     """
 
@@ -107,6 +112,9 @@ class Plan:
     lower_bound: int
     algorithm: str
     prologue: Graph | None = None
+    bounds: Bounds | None = None
+    arrangement: Arrangement | None = None
+    prepare: Prepare | None = field(default=None, compare=False, repr=False, metadata=RUNTIME)
     loader: Loader | None = field(default=None, compare=False, repr=False, metadata=RUNTIME)
 
     @property
@@ -177,13 +185,44 @@ class Plan:
             start += step.moments
         return best
 
-    def price(self) -> Price:
+    def at(self, **values: int) -> Plan:
+        """Return the plan of one value of the dims, in the arena and at the offsets of this one.
+
+        Dims that are left out have their largest extent. The function is traced again at the value; what it does, in
+        what order, and what lies on what, has to be what it is at the bound.
+
+        Raises:
+            ArgumentError: A name is no dim.
+            ShapeError: A value is out of its dim's bounds.
+            PlanError: The function does another thing at this value, or the plan was read from text without its graph.
+        """
+        if self.bounds is None:
+            if values:
+                raise ArgumentError(f"{self.graph.name}: the plan has no dims. Got {', '.join(values)}.")
+            return self
+        found = self.bounds.checked(self.graph.name, values)
+        if tuple(found.values()) == self.bounds.most:
+            return replace(self, bounds=None, arrangement=None, prepare=None)
+        if self.prepare is None:
+            raise PlanError(
+                f"{self.graph.name}: a value under the bound is traced again. Got {found} and a plan without its "
+                "function. load_plan(text, graph=trace(...)) knows it; the bound itself is accepted."
+            )
+        return specialised(self, found, self.prepare)
+
+    def price(self, **values: int) -> Price:
         """Return what a run costs on the target, from declared costs and the target's facts; no device is needed.
+
+        Args:
+            values: Extents of dims, for a plan that has some (see `at`); left out, the largest.
 
         Raises:
             MissingFactError: The target does not state a number that is needed.
+            ArgumentError: A name is no dim.
+            ShapeError: A value is out of its dim's bounds.
         """
-        return price_graph(self.graph, self.steps, self.target)
+        plan = self.at(**values) if values else self
+        return price_graph(plan.graph, plan.steps, plan.target)
 
     def load(
         self,
@@ -319,6 +358,8 @@ class Plan:
 
 
 _CLASSES = (
+    Arrangement,
+    Bounds,
     declared.Buffer,
     declared.Cost,
     declared.Expression,

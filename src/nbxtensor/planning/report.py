@@ -55,7 +55,8 @@ def summary(plan: Plan) -> str:
     launches = sum(len(step.launches) for step in plan.steps)
     kinds = Counter(buffer.kind for buffer in plan.graph.buffers)
     families = Counter(family(node) for node in plan.graph.nodes)
-    rows = [
+    rows = [] if plan.bounds is None else [("dims", f"{plan.bounds}; planned at the bound")]
+    rows += [
         ("arena", f"{_both(plan.arena_nbytes)}, {len(plan.lifetimes)} buffers"),
         ("lower bound", f"{_both(plan.lower_bound)}, peak / bound {plan.ratio:.4f} ({plan.algorithm})"),
         ("weights", f"{_both(plan.weights_nbytes)}, {kinds['weight']} weights and {kinds['constant']} constants"),

@@ -1,6 +1,7 @@
 """Shapes, strides and views: rules over plain tuples of ints, strides counted in elements."""
 
 from nbxtensor.shape.axes import as_index, normalize_axes, normalize_axis, slice_bounds
+from nbxtensor.shape.dims import Dim
 from nbxtensor.shape.extents import (
     as_shape,
     broadcast_shapes,
@@ -13,6 +14,7 @@ from nbxtensor.shape.extents import (
 from nbxtensor.shape.views import broadcast_strides, expand, narrow, permute, select, view_strides
 
 __all__ = [
+    "Dim",
     "as_index",
     "as_shape",
     "broadcast_shapes",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from nbxtensor.dtype.itemsize import bits
 from nbxtensor.errors import ArgumentError, CaptureError, DtypeError, ShapeError
 from nbxtensor.memory.allocator import Storage
 from nbxtensor.op import Op, Spec
+from nbxtensor.planning.bounds import Bounds, Symbolic
 from nbxtensor.planning.graph import Graph, GraphBuffer, Node, Ref, constant
+from nbxtensor.shape import Dim
 from nbxtensor.tensor import Tensor
 
 __all__ = ["trace"]
@@ -38,7 +41,8 @@ def trace(
     Args:
         fn: A function of tensors that returns a tensor, or a tuple or list of tensors; with state, a pair of that and
             a mapping from the name of every state to its value after the run.
-        specs: Shape and dtype of each input (of a tensor, only these are taken).
+        specs: Shape and dtype of each input (of a tensor, only these are taken). Where a shape has a `nbxtensor.Dim`,
+            the graph is that of the largest extents, and ``fn`` is called again for each other value that is planned.
         weights: Shape and dtype of each weight by name: values given once, when a plan is loaded.
         state: Shape and dtype of each state by name; zeros when a plan is loaded.
         name: What the graph is called; left out, the function's name.
@@ -65,6 +69,18 @@ def trace(
     """
     if not callable(fn):
         raise ArgumentError(f"trace: a function. Got {type(fn).__name__}.")
+    bounds = _bounds(specs, {**(weights or {}), **(state or {})})
+    if bounds is not None:
+        most, given = bounds, tuple(Spec(_plain(s), s.dtype) for s in specs)
+
+        def at(values: Mapping[str, int]) -> Graph:
+            shapes = [list(spec.shape) for spec in given]
+            for number, axis, dim in most.axes:
+                shapes[number][axis] = values[most.names[dim]]
+            smaller = [Spec(tuple(shape), spec.dtype) for shape, spec in zip(shapes, given, strict=True)]
+            return trace(fn, *smaller, weights=weights, state=state, name=name)
+
+        return replace(at(bounds.largest), symbolic=Symbolic(bounds, at))
     recorder = _Recorder()
     first = [
         {key: recorder.declare(kind, key, value) for key, value in _named(words, given).items()}
@@ -88,6 +104,31 @@ def trace(
         refs.append(recorder.ref(output))
     title = name or getattr(fn, "__name__", "graph").strip("<>")
     return Graph(tuple(recorder.buffers), tuple(recorder.nodes), tuple(refs), title, new_state).check()
+
+
+def _plain(value: Spec | Tensor) -> tuple[int, ...]:
+    return tuple(map(int, value.shape))
+
+
+def _bounds(specs: Sequence[Spec | Tensor], fixed: Mapping[str, Spec | Tensor]) -> Bounds | None:
+    """Return the dims of inputs; None where there are none."""
+    for name, value in fixed.items():
+        found = [x for x in value.shape if isinstance(x, Dim)] if isinstance(value, Spec) else []
+        if found:
+            raise ArgumentError(f"trace: inputs have dims, weights and state do not. Got {found[0]!r} for {name!r}.")
+    dims: dict[str, Dim] = {}
+    axes: list[tuple[int, int, int]] = []
+    for number, spec in enumerate(specs):
+        for axis, extent in enumerate(spec.shape if isinstance(spec, Spec) else ()):
+            if isinstance(extent, Dim):
+                first = dims.setdefault(extent.name, extent)
+                if (first.min, first.max) != (extent.min, extent.max):
+                    raise ArgumentError(f"trace: dims of one name have one pair of bounds. Got {first!r}, {extent!r}.")
+                axes.append((number, axis, list(dims).index(extent.name)))
+    if not dims:
+        return None
+    known = dims.values()
+    return Bounds(tuple(dims), tuple(d.min for d in known), tuple(d.max for d in known), tuple(axes))
 
 
 def _named(words: str, given: Mapping[str, Spec | Tensor]) -> Mapping[str, Spec | Tensor]:
