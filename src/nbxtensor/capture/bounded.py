@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,10 +16,22 @@ from nbxtensor.planning.bounds import Bounds
 from nbxtensor.planning.plan import Plan
 from nbxtensor.tensor import Tensor
 
-__all__ = ["PREPARED", "BoundedProgram"]
+__all__ = ["PREPARED", "BoundedProgram", "refuse_bundle"]
 
 PREPARED = 64
 """Values of the dims whose launches are kept prepared beside those of the bound; the least recently used goes."""
+
+
+def refuse_bundle(_: str | os.PathLike[str], programs: Mapping[str, Program], **__: Any) -> NoReturn:
+    """Refuse to save programs of a plan with dims, as their `Program.saver`.
+
+    Raises:
+        PlanError: Always; says what is accepted.
+    """
+    raise PlanError(
+        f"{', '.join(programs)}: a bundle holds programs of one value, and this plan has dims. Programs of plans that "
+        "were traced without dims are accepted, one for each value."
+    )
 
 
 class BoundedProgram:
@@ -111,12 +123,9 @@ class BoundedProgram:
         """Refuse: a bundle has the launches of one value.
 
         Raises:
-            PlanError: Always; names `at`.
+            PlanError: Always; says what is accepted.
         """
-        raise PlanError(
-            f"{self.name}: a bundle holds one value of the dims. Got {self.bounds} for {os.fspath(folder)}. A plan "
-            "traced without dims is accepted."
-        )
+        refuse_bundle(folder, {self.name: self.bound})
 
     def __reduce__(self) -> NoReturn:
         """Refuse, as `Program` does."""

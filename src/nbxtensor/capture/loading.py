@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nbxtensor.backend.contract import Bound
-from nbxtensor.capture.bounded import BoundedProgram
+from nbxtensor.capture.bounded import BoundedProgram, refuse_bundle
 from nbxtensor.capture.interface import Interface, Place, spec_of
 from nbxtensor.capture.program import Program, address_of
 from nbxtensor.capture.saving import save_programs
@@ -96,7 +96,7 @@ class PlanLoader:
         if progress is not None:
             progress(len(plan.graph.nodes), len(plan.graph.nodes), "")
         interface = Interface.of_plan(plan, places)
-        saver = save_programs if plan.bounds is None else None
+        saver = save_programs if plan.bounds is None else refuse_bundle
         made = Program(interface, self.device, areas, launches, lambda: plan, share=share or arena, saver=saver)
         return made if plan.bounds is None else BoundedProgram(plan, plan.bounds, made, self._at)
 
@@ -107,7 +107,7 @@ class PlanLoader:
         numbers = range(len(plan.graph.nodes))
         launches = [(n, x) for n in numbers for x in self._bound(plan, n, bound.areas["arena"], places)]
         interface = Interface.of_plan(plan, places)
-        return Program(interface, self.device, bound.areas, launches, lambda: plan, share=bound)
+        return Program(interface, self.device, bound.areas, launches, lambda: plan, share=bound, saver=refuse_bundle)
 
     @property
     def _memory(self) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nbxtensor.backend.contract import Bound
+from nbxtensor.capture.bounded import refuse_bundle
 from nbxtensor.capture.described import save_plan
 from nbxtensor.capture.folding import fold
 from nbxtensor.capture.interface import Place, spec_of
@@ -57,7 +58,7 @@ def save_programs(
     Raises:
         ArgumentError: No program, a name that is no file's name, a folder that has something in it, a weight that the
             safetensors files lack, or one that lies in memory as it is given and that they have with other values.
-        PlanError: Programs of several devices, or a program that was loaded from a bundle.
+        PlanError: Programs of several devices, of a plan with dims, or loaded from a bundle.
         UnsupportedError: A kernel of a plan does not serve one of ``targets``.
         CompileError: A kernel does not compile for one of ``targets``.
         OSError: The folder cannot be written.
@@ -101,6 +102,8 @@ def _device_of(programs: Mapping[str, Program]) -> Device:
             raise ArgumentError(f"save: a program. Got {type(program).__name__} for {name!r}. Plan.load returns one.")
         if not isinstance(name, str) or not name or Path(name).name != name or name.startswith("."):
             raise ArgumentError(f"save: a program's name is part of a file's name. Got {name!r}. Letters and digits.")
+        if program.saver is refuse_bundle:
+            refuse_bundle("", {name: program})
         if program.saver is None:
             raise PlanError(f"save: {name} is a program of a bundle, and saved already. Copy the bundle's folder.")
     devices = {id(program.device): program.device for program in programs.values()}

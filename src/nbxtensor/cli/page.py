@@ -67,6 +67,7 @@ def page(plan: Plan, figures: Figures) -> str:
         f"{plan.target.backend} {plan.target.arch}, {len(plan.graph.nodes)} nodes, {len(plan.lifetimes)} buffers in "
         f"the arena; placement: {plan.algorithm}"
     )
+    said += "" if plan.bounds is None else f"; planned at the bound of {plan.bounds}"
     facts += [("measured", duration(total.measured))] if total.measured is not None else []
     parts = [
         "<!doctype html>",

@@ -30,6 +30,7 @@ def plan_record(plan: Plan, figures: Figures) -> dict[str, Any]:
     return {
         "graph": plan.graph.name,
         "device": {"backend": plan.target.backend, "arch": plan.target.arch, "name": plan.target.facts.get("name", "")},
+        "dims": {} if plan.bounds is None else plan.bounds.ranges,
         "memory": {
             "arena": plan.arena_nbytes,
             "weights": plan.weights_nbytes,

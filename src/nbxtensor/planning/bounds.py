@@ -36,6 +36,11 @@ class Bounds:
         """The value that is planned."""
         return dict(zip(self.names, self.most, strict=True))
 
+    @property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """The smallest and the largest extent of each dim, by name."""
+        return dict(zip(self.names, zip(self.least, self.most, strict=True), strict=True))
+
     def checked(self, graph: str, values: Mapping[str, int]) -> dict[str, int]:
         """Return an extent for every dim; those left out are the largest.
 
