@@ -44,7 +44,7 @@ _OPS = {
     "softmax": lambda x, w: nbx.softmax(x, axis=-1),
     "linear": lambda x, w: nbx.linear(x, w["square"]),
     "center": lambda x, w: x - nbx.mean(x, axis=1, keepdims=True),
-    "places": lambda x, w: x + (w["places"] * 2)[: x.shape[1]],
+    "places": lambda x, w: x + w["places"][: x.shape[1]] * 2,
     "turned": lambda x, w: nbx.exp(x.permute(0, 2, 1)).permute(0, 2, 1),
     "joined": lambda x, w: nbx.concat([x * 3, nbx.tanh(x)], axis=1)[:, : x.shape[1]],
     "flat": lambda x, w: nbx.gelu(x.reshape(-1, WIDE)).reshape(*x.shape),
