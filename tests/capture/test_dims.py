@@ -182,6 +182,8 @@ def test_constants_that_follow_an_extent_are_refused_by_name():
 def test_weights_and_state_have_no_dims():
     with pytest.raises(ArgumentError, match=r"weights and state do not. Got Dim\('tokens', max=9, min=2\) for 'w'"):
         nbx.trace(lambda w, x: x, f32(TOKENS), weights={"w": f32(TOKENS)})
+    with pytest.raises(ArgumentError, match="Got int for input1"):
+        nbx.trace(lambda x, y: x, f32(TOKENS), 3)
     with pytest.raises(ArgumentError, match="one pair of bounds"):
         nbx.trace(lambda x, y: x, f32(TOKENS), f32(nbx.Dim("tokens", max=4)))
 

@@ -69,7 +69,8 @@ def trace(
     """
     if not callable(fn):
         raise ArgumentError(f"trace: a function. Got {type(fn).__name__}.")
-    bounds = _bounds(specs, {**(weights or {}), **(state or {})})
+    fixed = [_named(words, x) for words, x in (("weights", weights), ("state", state)) if x is not None]
+    bounds = _bounds(specs, [item for named in fixed for item in named.items()])
     if bounds is not None:
         most, given = bounds, tuple(Spec(_plain(s), s.dtype) for s in specs)
 
@@ -83,8 +84,8 @@ def trace(
         return replace(at(bounds.largest), symbolic=Symbolic(bounds, at))
     recorder = _Recorder()
     first = [
-        {key: recorder.declare(kind, key, value) for key, value in _named(words, given).items()}
-        for kind, words, given in (("weight", "weights", weights), ("state", "state", state))
+        {key: recorder.declare(kind, key, value) for key, value in given.items()}
+        for kind, given in (("weight", weights), ("state", state))
         if given is not None
     ]
     inputs = [recorder.declare("input", f"input{i}", spec) for i, spec in enumerate(specs)]
@@ -110,9 +111,9 @@ def _plain(value: Spec | Tensor) -> tuple[int, ...]:
     return tuple(map(int, value.shape))
 
 
-def _bounds(specs: Sequence[Spec | Tensor], fixed: Mapping[str, Spec | Tensor]) -> Bounds | None:
+def _bounds(specs: Sequence[Spec | Tensor], fixed: Sequence[tuple[str, Spec | Tensor]]) -> Bounds | None:
     """Return the dims of inputs; None where there are none."""
-    for name, value in fixed.items():
+    for name, value in fixed:
         found = [x for x in value.shape if isinstance(x, Dim)] if isinstance(value, Spec) else []
         if found:
             raise ArgumentError(f"trace: inputs have dims, weights and state do not. Got {found[0]!r} for {name!r}.")
@@ -127,6 +128,9 @@ def _bounds(specs: Sequence[Spec | Tensor], fixed: Mapping[str, Spec | Tensor]) 
                 axes.append((number, axis, list(dims).index(extent.name)))
     if not dims:
         return None
+    for number, spec in enumerate(specs):
+        if not isinstance(spec, (Spec, Tensor)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ArgumentError(f"trace: an input is a Spec or a tensor. Got {type(spec).__name__} for input{number}.")
     known = dims.values()
     return Bounds(tuple(dims), tuple(d.min for d in known), tuple(d.max for d in known), tuple(axes))
 
