@@ -1,6 +1,5 @@
 """Plans with dims: every value under the bound gives what a plan of that value alone gives, at the same addresses."""
 
-import contextlib
 import importlib.util
 import json
 import sys
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nbxtensor as nbx
@@ -61,8 +60,6 @@ _OPS = {
 )
 @settings(max_examples=25, deadline=None)
 def test_a_value_gives_the_bytes_of_its_own_plan(names, skip, extents, both, optimize):
-    assume(not {"turned", "linear"} <= set(names))  # plans of one value refuse some of these, too
-
     def fn(weights, x):
         kept = [x]
         for name in names:
@@ -78,11 +75,12 @@ def test_a_value_gives_the_bytes_of_its_own_plan(names, skip, extents, both, opt
     x = values(batch, tokens, WIDE)
     own = nbx.plan(nbx.trace(fn, f32(batch, tokens, WIDE), weights=specs), optimize=optimize).load(weights)
     value = {"batch": batch, "tokens": tokens} if both else {"tokens": tokens}
-    if 1 in (batch, tokens) and "turned" in names:  # a reshape that copies at other extents may be a view at this one
-        with contextlib.suppress(PlanError):
-            plan.at(**value)
-        return
-    under = plan.at(**value)
+    try:
+        under = plan.at(**value)
+    except PlanError:
+        if 1 not in (batch, tokens):
+            raise
+        return  # a reshape that copies at other extents may be a view at extent 1: refused by name
     program = plan.load(weights)
     assert bytes_of(program(x)) == bytes_of(own(x))
     largest = program.bound.places

@@ -106,3 +106,20 @@ def test_packed_weights_give_what_plain_ones_give(outputs, dtype):
     got = plan.load({"w": w, "b": b})(x).to("float32").numpy()
     want = np.maximum(x.to("float32").numpy() @ w.to("float32").numpy().T + b.to("float32").numpy(), 0)
     np.testing.assert_allclose(got, want, rtol=2e-2 if dtype != "float32" else 1e-5, atol=2e-2)
+
+
+def test_a_layer_whose_epilogue_reads_rows_that_are_not_evenly_spaced():
+    """Its rows are one axis of x and of the result, and two of what is added: it is planned all the same."""
+
+    def fn(weights, x):
+        turned = nbx.exp(x.permute(0, 2, 1)).permute(0, 2, 1)
+        centred = turned - nbx.mean(turned, axis=1, keepdims=True)
+        return nbx.linear(centred, weights["w"]) + turned, turned
+
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 8, 6), (6, 6)))
+    graph = nbx.trace(fn, nbx.Spec(x.shape, "float32"), weights={"w": nbx.Spec(w.shape, "float32")})
+    got, turned = nbx.plan(graph).load({"w": w})(x)
+    e = np.exp(x.astype(np.float64))
+    assert np.allclose(turned.numpy(), e, rtol=1e-6)
+    assert np.allclose(got.numpy(), (e - e.mean(1, keepdims=True)) @ w.T.astype(np.float64) + e, rtol=1e-5, atol=1e-5)

@@ -9,7 +9,6 @@ import numpy as np
 
 from nbxtensor import shape as shapes
 from nbxtensor.dtype.itemsize import kind as dtype_kind
-from nbxtensor.errors import ShapeError
 from nbxtensor.op import Call, Launch, Target
 from nbxtensor.ops.matmul.product import (
     BATCH_AXES,
@@ -170,19 +169,26 @@ def panel_launch(call: Call) -> tuple[Launch, ...]:
 
 
 def _panel_product(call: Call) -> Product:
-    x, out, n = call["x"], call.outputs[0], call.params["n"]
-    over = [lifted(s, out.shape, (False, False)) for s in (out, *(call[e] for e in epilogue_of(call)[1]))]
-    extents, walked = collapse(x.shape[:-1], [x.strides[:-1], *(o[:-1] for o in over)])
-    if len(extents) > 1:
-        raise ShapeError(f"linear_packed: the rows of x are evenly spaced. Got strides {x.strides}. copy packs them.")
+    x, (extents, walked) = call["x"], _panel_rows(call)
     extents, walked = extents or (1,), walked if extents else tuple((0,) for _ in walked)
-    rows = [(*w, last) for w, last in zip(walked, (x.strides[-1], *(o[-1] for o in over)), strict=True)]
-    return Product((), extents[0], n, x.shape[-1], rows[0], (), rows[1], tuple(rows[2:]))
+    rows = [(*w, last) for w, last in zip(walked, (s[-1] for s in _panel_strides(call)), strict=True)]
+    return Product((), extents[0], call.params["n"], x.shape[-1], rows[0], (), rows[1], tuple(rows[2:]))
+
+
+def _panel_strides(call: Call) -> list[tuple[int, ...]]:
+    """Return the strides of x, of the result, and of what the epilogue reads, over the result's axes."""
+    out = call.outputs[0]
+    over = (lifted(s, out.shape, (False, False)) for s in (out, *(call[e] for e in epilogue_of(call)[1])))
+    return [call["x"].strides, *over]
+
+
+def _panel_rows(call: Call) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """Return the fewest axes that the rows of all of these can be walked along, and their strides."""
+    return collapse(call["x"].shape[:-1], [strides[:-1] for strides in _panel_strides(call)])
 
 
 def panels_fit(call: Call) -> bool:
-    """Return whether ``panel_kernel`` can walk the operands: evenly spaced rows, packed panels, floats."""
+    """Return whether ``panel_kernel`` can walk the operands: rows evenly spaced everywhere, packed panels, floats."""
     x = call["x"]
-    extents, _ = collapse(x.shape[:-1], [x.strides[:-1]])
-    packed = call["panels"].is_contiguous and len(extents) <= 1
+    packed = call["panels"].is_contiguous and len(_panel_rows(call)[0]) <= 1
     return packed and (x.strides[-1] == 1 or x.shape[-1] == 1) and dtype_kind(operand_dtype(call)) == "float"
