@@ -24,6 +24,8 @@ from nbxtensor.errors import NbxError
 from nbxtensor.io import safetensors
 
 NUMBERS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "rms_norm_eps")
+LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+SCALINGS = {"default": (), "linear": ("factor",), "llama3": LLAMA3}
 BLOCK = (1 << 22) - 3  # random numbers that weights are repetitions of: a prime, so that no two rows are alike
 
 
@@ -80,33 +82,32 @@ SHAPES = {
 def read_config(folder: Path) -> Config:
     """Return the configuration in ``folder``/config.json; SystemExit where it asks for what is not built here."""
     try:
-        given = json.loads((folder / "config.json").read_text())
-    except ValueError as error:
+        given = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise SystemExit(f"{folder}: config.json is JSON. {error}.") from None
+    if not isinstance(given, dict):
+        raise SystemExit(f"{folder}: config.json is a JSON object. Got {type(given).__name__}.")
     odd = [key for key in ("attention_bias", "mlp_bias") if given.get(key)]
     activation = given.get("hidden_act", "silu")
     if activation != "silu" or odd or given.get("model_type") != "llama":
         told = ", ".join([str(given.get("model_type")), str(activation), *odd])
         raise SystemExit(f"{folder}: a Llama without biases, activation silu. Got {told}.")
-    lacking = [key for key in NUMBERS if not isinstance(given.get(key), int | float)]
+    lacking = [key for key in NUMBERS if not isinstance(given.get(key), int | float) or given[key] <= 0]
     if lacking:
-        raise SystemExit(f"{folder}: config.json has the numbers {', '.join(NUMBERS)}. Got none for {lacking}.")
+        raise SystemExit(f"{folder}: config.json has {', '.join(NUMBERS)}, above 0. Got none for {lacking}.")
     rope = given.get("rope_parameters") or given.get("rope_scaling") or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in ("default", "linear", "llama3"):
-        raise SystemExit(f"{folder}: rotary scaling default, linear or llama3. Got {kind}.")
-    scaling: dict[str, float] | None = None if kind == "default" else {"factor": float(rope["factor"])}
-    if kind == "llama3":
-        scaling = {"factor": rope["factor"], "low_freq_factor": rope["low_freq_factor"],
-                   "high_freq_factor": rope["high_freq_factor"],
-                   "original_context": rope["original_max_position_embeddings"]}  # fmt: skip
+    kind = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else rope
+    needed = SCALINGS.get(str(kind))
+    if needed is None or not all(isinstance(rope.get(key), int | float) for key in needed):
+        raise SystemExit(f"{folder}: rotary scaling {' or '.join(SCALINGS)}, with its numbers. Got {kind}: {rope}.")
+    scaling = {key.replace("max_position_embeddings", "context"): rope[key] for key in needed} or None
     heads = given["num_attention_heads"]
     return Config(
         hidden=given["hidden_size"],
         intermediate=given["intermediate_size"],
         layers=given["num_hidden_layers"],
         heads=heads,
-        groups=given.get("num_key_value_heads", heads),
+        groups=given.get("num_key_value_heads") or heads,
         width=given.get("head_dim") or given["hidden_size"] // heads,
         vocabulary=given["vocab_size"],
         eps=given["rms_norm_eps"],
@@ -321,7 +322,9 @@ class FileWeights(Mapping[str, np.ndarray]):
         self._file = {name: file for file in files for name in file.names}
 
     def dtype(self, name: str) -> str:
-        """Return the dtype of a tensor."""
+        """Return the dtype of a tensor; ValueError where no file has it."""
+        if name not in self._file:
+            raise ValueError(f"{name}: no file of weights has it. They have {', '.join(self._file) or 'none'}.")
         return self._file[name].spec(name)[0]
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -350,7 +353,7 @@ def read_weights(folder: Path) -> FileWeights:
     if index.exists():
         try:
             names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             names = []
         if not names or not all(isinstance(name, str) for name in names):
             raise ValueError(f'{index}: JSON with the file of each weight by its name under "weight_map".')

@@ -10,11 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import nbxtensor as nbx
 from nbxtensor import ops
-from nbxtensor.op import Op
+from nbxtensor.errors import ArgumentError, ShapeError
+from nbxtensor.op import Case, Kernel, Op
 
 ROOT = Path(__file__).parent.parent.parent
 SRC = ROOT / "src" / "nbxtensor"
@@ -42,6 +44,49 @@ def test_every_op_is_exported_with_cases_kernels_and_a_docstring():
         assert op.cases, f"{name} declares no case"
         assert op.kernels, f"{name} declares no kernel"
         assert len(op.doc) > 10, f"{name} has no docstring"
+
+
+def test_an_op_that_may_have_no_kernel_says_what_its_kernels_accept():
+    unnamed = Kernel("", None, None).accepted
+    for op in declared().values():
+        if all(kernel.accepts for kernel in op.kernels):
+            assert all(kernel.accepted != unnamed for kernel in op.kernels), op.name
+
+
+class Given:
+    """Stands for an operand while a call is sorted."""
+
+    def __run__(self, op, operands, params):
+        raise AssertionError
+
+
+def bound(op: Op, case: Case, **params):
+    """Return the call of a case with other parameters, as one of the public function is sorted and checked."""
+    given = {}
+    for name in case.operands:
+        base, _, member = name.rpartition(".")
+        given[base or name] = [*given.get(base, ()), Given()] if member and base else Given()
+    return op.call(case.operands, op.bind((), {**given, **case.params, **params})[1])
+
+
+def test_no_op_takes_a_bool_for_a_whole_number():
+    def whole(value):
+        return isinstance(value, int) and not isinstance(value, bool)
+
+    tried = set()
+    for op in declared().values():
+        for case, name, value in ((each, *item) for each in op.cases for item in each.params.items()):
+            if "float" in str(op.signature.parameters[name].annotation):
+                continue  # a number, and bools are numbers
+            several = isinstance(value, tuple) and value and all(map(whole, value))
+            if not whole(value) and not several:
+                continue
+            bound(op, case)
+            for odd in (True, np.True_):
+                with pytest.raises((ArgumentError, ShapeError)):
+                    bound(op, case, **{name: (odd, *value[1:]) if several else odd})
+            tried.add((op.name, name))
+    assert len(tried) > 20
 
 
 def test_the_namespace_agrees_with_itself():

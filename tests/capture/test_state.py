@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
+import threading
 
 import numpy as np
 import pytest
@@ -117,6 +120,17 @@ def test_replays_are_counted_by_any_whole_number_and_the_state_is_set_by_name(de
     with pytest.raises(AttributeError, match="state"):
         running.state = {}  # no value would get anywhere
     assert running.state["position"].numpy().item() == 3
+
+
+def test_replays_are_interrupted_between_two(device, weights):
+    running = made(device, step, ROW).load(weights)
+    recording = running.capture()
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        recording.replay(10**12)
+    position = running.state["position"].numpy().item()
+    recording.replay(2)
+    assert running.state["position"].numpy().item() == position + 2
 
 
 def test_updates_are_made_where_the_state_lies(device, weights):

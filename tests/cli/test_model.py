@@ -102,7 +102,13 @@ def test_what_is_no_model_is_told_in_one_line(tmp_path, text, options, said, com
         (["run", "MODEL", "--device", "h200"], "--device: no 'h200' here. That is a device file"),
         (["run", "nowhere.json"], "a plan has no weights to run with"),
         (["run", "MODEL", "--times", "0"], "--times: 1 or more"),
-        (["plan", "MODEL", "--against", "nowhere.json"], "nowhere.json: no such file"),
+        (["plan", "MODEL", "--against", "nowhere.json"], "--against: nowhere.json: no such file"),
+        (["plan", "MODEL", "--against", ""], "--against: .: a folder"),
+        (["plan", "MODEL", "--device", "folder.yml"], "--device: folder.yml: a folder"),
+        (["plan", "folder.json"], "MODEL: folder.json: a folder"),
+        (["plan", "MODEL", "--device", "/h200"], "--device: no '/h200' here"),
+        (["run", "MODEL", "--device", "h9000"], "--device: no 'h9000' here. Devices of this machine are cpu.\n"),
+        (["run", "MODEL", "--device", "some.yml"], "That is a device file, which plan and price take. Devices of"),
         (["plan", "MODEL", "--save", "plan.txt"], "--save: a name that ends in .json"),
         (["plan", "MODEL", "--save", "nowhere/plan.json"], "in a folder that is there. Got nowhere/plan.json"),
         (["price", "MODEL", "--svg", "nowhere/plan.svg"], "--svg: a file that can be written"),
@@ -112,6 +118,8 @@ def test_what_is_no_model_is_told_in_one_line(tmp_path, text, options, said, com
 )
 def test_what_is_not_there_is_told_in_one_line(tmp_path, words, said, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.yml").mkdir()
+    (tmp_path / "folder.json").mkdir()
     assert main([write(tmp_path) if word == "MODEL" else word for word in words]) == 2
     err = capsys.readouterr().err
     assert err.startswith("nbxtensor: ")

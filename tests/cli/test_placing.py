@@ -93,17 +93,20 @@ def test_a_capacity_that_searching_rules_out(tmp_path, capsys):
 def test_what_is_no_file_of_lifetimes(tmp_path, text, where, capsys):
     path = tmp_path / "bad.csv"
     path.write_text(text)
-    assert main(["plan", "--lifetimes", str(path)]) == 1
+    assert main(["plan", "--lifetimes", str(path)]) == 2
     told = capsys.readouterr()
     assert told.out == ""
-    assert told.err.startswith("nbxtensor: bad.csv")
+    assert told.err.startswith("nbxtensor: --lifetimes: bad.csv")
     assert where in told.err
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--lifetimes", "none.csv"], "no such file"),
+        (["--lifetimes", "none.csv"], "--lifetimes: none.csv: no such file"),
+        (["--lifetimes", "."], "--lifetimes: .: a folder"),
+        (["--lifetimes", ""], "--lifetimes: .: a folder"),
+        (["--lifetimes", "none.csv", "--device", ""], "in place of a model. Got device"),
         (["--lifetimes", "none.csv", "--capacity", "-1"], "--capacity"),
         (["--lifetimes", "none.csv", "--seconds", "-1"], "--seconds"),
         (["--lifetimes", "none.csv", "--seconds", "nan"], "--seconds"),

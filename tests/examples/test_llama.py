@@ -233,9 +233,19 @@ def test_a_folder_in_the_hugging_face_layout(llama, device, tmp_path, dtype, sha
     (tmp_path / "config.json").write_text(json.dumps({**given, "rope_scaling": {"rope_type": "yarn"}}))
     with pytest.raises(SystemExit, match="yarn"):
         llama.read_config(tmp_path)
-    for wrong, words in ((json.dumps({**given, "vocab_size": "256"}), "vocab_size"), ("{", "JSON")):
-        (tmp_path / "config.json").write_text(wrong)
+    for wrong, words in (
+        ({**given, "vocab_size": "256"}, "vocab_size"),
+        ({**given, "num_attention_heads": 0}, "num_attention_heads"),
+        ({**given, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "with its numbers. Got llama3"),
+        ({**given, "rope_scaling": ["linear"]}, "with its numbers"),
+        ([], "config.json is a JSON object. Got list"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(wrong))
         with pytest.raises(SystemExit, match=words):
+            llama.read_config(tmp_path)
+    for wrong in ("{", "[" * 100_000):
+        (tmp_path / "config.json").write_text(wrong)
+        with pytest.raises(SystemExit, match=r"config\.json is JSON"):
             llama.read_config(tmp_path)
 
 
@@ -311,7 +321,8 @@ def test_a_bundle_of_both_programs_continues_alike(llama, device, tmp_path, dtyp
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", "{}", "3", '{"weight_map": {}}', '{"weight_map": {"a": 3}}', '{"weight_map": []}']
+    "text",
+    ["{", "[]", "{}", "3", '{"weight_map": {}}', '{"weight_map": {"a": 3}}', '{"weight_map": []}', "[" * 100_000],
 )
 def test_an_index_that_names_no_files_is_told_in_one_line(llama, tmp_path, text):
     (tmp_path / "model.safetensors.index.json").write_text(text)
@@ -323,3 +334,16 @@ def test_a_file_that_an_index_names_and_that_is_not_there(llama, tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "none.safetensors"}}')
     with pytest.raises(OSError, match=r"none\.safetensors"):
         llama.read_weights(tmp_path)
+
+
+def test_weights_that_no_file_has_are_told_in_one_line(llama, tmp_path, monkeypatch, capsys):
+    given = dict.fromkeys(llama.NUMBERS, 4) | {"model_type": "llama"}
+    (tmp_path / "config.json").write_text(json.dumps(given))
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"lm_head.weight": "a.safetensors"}}')
+    save_file({"other": np.zeros(2, np.float32)}, tmp_path / "a.safetensors")
+    monkeypatch.setattr(sys, "argv", ["llama.py", "--shape", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        llama.main()
+    assert ended.value.code == 1
+    told = "llama.py: model.embed_tokens.weight: no file of weights has it. They have other.\n"
+    assert capsys.readouterr().err == told

@@ -16,9 +16,11 @@ from nbxtensor.errors import (
     OutOfMemoryError,
     PlanError,
     ShapeError,
+    UnknownDtypeError,
     UnsupportedError,
 )
 from nbxtensor.memory import set_limit
+from nbxtensor.random import Stream
 
 f = nbx.asarray(np.arange(12, dtype=np.float32).reshape(3, 4))
 i = nbx.asarray(np.arange(12, dtype=np.int32).reshape(3, 4))
@@ -143,8 +145,14 @@ def test_a_long_tensor_of_a_dtype_numpy_lacks_prints_its_ends_alone():
     [
         (lambda x: nbx.sum(x, axis=True), ArgumentError, "axis is an integer. Got True"),
         (lambda x: nbx.softmax(x, axis=False), ArgumentError, "axis is an int. Got bool"),
-        (lambda x: nbx.zeros((2**70, 0)), ShapeError, "an extent is past what 63 bits count"),
-        (lambda x: nbx.Spec((2**63,), "int8"), ShapeError, "an extent is past what 63 bits count"),
+        (lambda x: nbx.from_numpy_array(np.ones(2), copy="x"), ArgumentError, "copy is True, False or None. Got 'x'"),
+        (lambda x: nbx.arange(True), ArgumentError, "arange: finite numbers. Got 0, True"),
+        (lambda x: nbx.linspace("a", 1, 3), ArgumentError, "linspace: finite numbers. Got 'a', 1"),
+        (lambda x: Stream(1).bernoulli("x"), ArgumentError, "a probability is needed. Got 'x'"),
+        (lambda x: Stream(1).integers(1.5, 3), ArgumentError, "a bound is an integer. Got 1.5"),
+        (lambda x: nbx.pad(x, True), ArgumentError, "one count. Got True"),
+        (lambda x: x[True:], ArgumentError, "bounds are integers. Got True"),
+        (lambda x: nbx.rms_norm(x, (True,)), ShapeError, "extents are integers. Got (True,)"),
         (lambda x: nbx.asarray(x, device="gpu"), MissingFactError, "backend 'gpu' is not known"),
         (lambda x: nbx.from_dlpack(np.ones(2), device="gpu"), MissingFactError, "backend 'gpu' is not known"),
         (lambda x: nbx.from_dlpack(np.ones(2), copy="x"), ArgumentError, "copy is True, False or None. Got 'x'"),
@@ -156,8 +164,62 @@ def test_what_is_not_taken_says_what_is(call, error, told):
         call(nbx.ones((2, 3)))
 
 
+_SHAPED = {
+    "zeros": nbx.zeros,
+    "ones": nbx.ones,
+    "full": lambda shape: nbx.full(shape, 1.0),
+    "empty": nbx.empty,
+    "broadcast_to": lambda shape: nbx.broadcast_to(nbx.ones((1,) * len(shape)), shape),
+    "reshape": lambda shape: nbx.zeros((0,) if 0 in shape else (1,)).reshape(shape),
+    "Spec": lambda shape: nbx.Spec(shape, "int8"),
+}
+
+
+@pytest.mark.parametrize("name", _SHAPED)
+@pytest.mark.parametrize("shape", [(2**70, 0), (2**62, 0), (2**59, 1), (2**40, 2**40), (2**30, 0, 2**30)])
+def test_a_shape_whose_bytes_63_bits_do_not_count(name, shape):
+    with pytest.raises(ShapeError, match=r"63 bits. Got .* Fewer than 2\*\*59 elements|the number of elements stays"):
+        _SHAPED[name](shape)
+
+
+@pytest.mark.parametrize("name", _SHAPED)
+@pytest.mark.parametrize("shape", [(True,), (True, 1), (np.True_, 1)])
+def test_a_bool_is_no_extent(name, shape):
+    with pytest.raises(ShapeError, match="extents are integers"):
+        _SHAPED[name](shape)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: nbx.asarray([1], dtype=""),
+        lambda: nbx.asarray(f, dtype=""),
+        lambda: nbx.asarray(f, dtype="cpu"),
+        lambda: nbx.full((2,), 1, dtype=""),
+        lambda: nbx.arange(3, dtype=""),
+        lambda: nbx.linspace(0, 1, 3, dtype=""),
+        lambda: nbx.from_numpy_array(np.ones(2), ""),
+    ],
+)
+def test_an_empty_name_is_no_dtype_left_out(call):
+    with pytest.raises(UnknownDtypeError, match="unknown dtype"):
+        call()
+
+
+def test_a_shape_of_no_elements_may_have_long_extents():
+    assert nbx.zeros((2**58, 0)).shape == (2**58, 0)
+    assert nbx.zeros((2**58, 0)).numpy().shape == (2**58, 0)
+
+
 def test_a_program_and_a_recording_cannot_be_pickled_but_saved():
     program = nbx.plan(nbx.trace(lambda x: x + 1, nbx.Spec((2,), "float32"))).load({})
     for made in (program, program.capture()):
         with pytest.raises(PlanError, match=r"it holds a device's memory.*Program\.save"):
             pickle.dumps(made)
+    for made in (program.plan, program.plan.graph):
+        with pytest.raises(PlanError, match=r"a graph is not pickled\. save_plan writes"):
+            pickle.dumps(made)
+
+
+def test_a_device_is_pickled_by_its_name():
+    assert pickle.loads(pickle.dumps(nbx.device("cpu"))) is nbx.device("cpu")

@@ -82,7 +82,7 @@ def test_what_goes_into_a_program_is_named_when_it_is_refused():
 
 def test_a_plan_of_more_bytes_than_addresses_is_refused():
     with pytest.raises(PlanError, match="63 bits"):
-        nbx.plan(nbx.trace(lambda x: x + 1, nbx.Spec((2**62,), "float32")))
+        nbx.plan(nbx.trace(lambda x: x + 1, nbx.Spec((2**58,), "float64")))
 
 
 @pytest.mark.parametrize("seed", range(3))

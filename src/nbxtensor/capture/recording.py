@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from nbxtensor.errors import ArgumentError, CaptureError
 from nbxtensor.op import Array
 from nbxtensor.ops.launch_observer import launch_observer
+from nbxtensor.shape import integer
 from nbxtensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ class Recording:
     def replay(self, times: int = 1) -> None:
         """Replay on what the input buffers and the state hold; return when all is done.
 
+        An interrupt (Ctrl-C) ends it between two replays: the state is that after the last one started.
+
         Args:
             times: Replays, one after another without the host between them: steps of a program with state.
 
@@ -64,7 +66,7 @@ class Recording:
             ArgumentError: ``times`` is no whole number of 1 or more.
         """
         try:
-            count = operator.index(times)
+            count = integer(times)
         except TypeError:
             count = 0
         if count < 1:

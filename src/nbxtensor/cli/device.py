@@ -13,7 +13,7 @@ from typing import Any, cast
 from nbxtensor.backend import device_files, registry
 from nbxtensor.backend.device_names import recognise
 from nbxtensor.backend.device_writing import dumped, measured_fields, with_measured
-from nbxtensor.cli.targets import HELP, described, opened_here, read
+from nbxtensor.cli.targets import HELP, described, is_file, opened_here, read
 from nbxtensor.cli.usage import check_writable
 from nbxtensor.errors import MissingFactError, UnsupportedError
 from nbxtensor.op import Target
@@ -57,12 +57,12 @@ def _list(_: argparse.Namespace) -> None:
 
 def _show(asked: argparse.Namespace) -> None:
     vendor_and_name = described(asked.name)
-    if vendor_and_name is None and asked.name.endswith((".yml", ".yaml")):
+    if vendor_and_name is None and is_file(asked.name):
         facts = read(Path(asked.name), "NAME").facts
         _table([("fact", "value", "from"), *((p, _value(facts[p]), asked.name) for p in sorted(facts))])
         return
     if vendor_and_name is None:
-        opened = opened_here(asked.name, "NAME")
+        opened = opened_here(asked.name, "NAME", or_described=True)
         facts, vendor_and_name = opened.target.facts, _described(opened.target, opened.backend.name)
     else:
         facts = device_files.facts(*vendor_and_name)

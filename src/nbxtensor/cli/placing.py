@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from nbxtensor.cli.usage import UsageError, check_writable
-from nbxtensor.errors import PlanError
+from nbxtensor.cli.usage import UsageError, check_readable, check_writable
+from nbxtensor.errors import FormatError, PlanError
 from nbxtensor.planning.lifetimes import Lifetime, read_csv, write_solution
 from nbxtensor.planning.placement import Placement, place
 from nbxtensor.planning.verify import verify_placement
@@ -46,22 +46,23 @@ def place_file(asked: argparse.Namespace) -> None:
     """Place the buffers of a file, check the placement, print it and write it.
 
     Raises:
-        UsageError: A word does not belong to this form of the command, or names nothing.
-        FormatError: The file holds no lifetimes; names line and column.
+        UsageError: A word does not belong to this form of the command, or names nothing; or the file holds
+            no lifetimes, by line and column.
         PlanError: The buffers do not fit in the capacity, or no placement was found in the time.
     """
     capacity, seconds = asked.capacity, _SECONDS if asked.seconds is None else asked.seconds
-    if odd := [word for word in _MODEL_WORDS if getattr(asked, word)]:
+    if odd := [word for word in _MODEL_WORDS if getattr(asked, word) not in (None, False, [])]:
         raise UsageError(f"--lifetimes: stands in place of a model. Got {', '.join(odd)} too.")
     if capacity is not None and capacity < 0:
         raise UsageError(f"--capacity: 0 bytes or more. Got {capacity}.")
     if not seconds >= 0:
         raise UsageError(f"--seconds: 0 or more. Got {seconds}.")
     check_writable("--out", asked.out)
+    check_readable("--lifetimes", asked.lifetimes)
     try:
         lifetimes = read_csv(asked.lifetimes)
-    except FileNotFoundError:
-        raise UsageError(f"--lifetimes: no such file. Got {asked.lifetimes}.") from None
+    except FormatError as error:
+        raise UsageError(f"--lifetimes: {error}") from error
     start = time.perf_counter()
     found = place(lifetimes, goal=capacity or 0, steps=_STEPS, seconds=seconds)
     verify_placement(lifetimes, found.offsets, found.peak)

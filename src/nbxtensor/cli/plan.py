@@ -51,7 +51,8 @@ def _plan(parser: argparse.ArgumentParser, asked: argparse.Namespace) -> None:
         parser.error(f"MODEL, or --lifetimes FILE.csv, which {', '.join(f'--{x}' for x in PLACING)} belong to")
     if asked.save is not None and asked.save.suffix != ".json":
         raise UsageError(f"--save: a name that ends in .json. Got {asked.save}.")
-    before = None if asked.against is None else read_plan(asked.against)  # before --save, which may write the same file
+    # Read before --save, which may write the same file.
+    before = None if asked.against is None else read_plan("--against", asked.against)
     found, _, _ = planned(asked)
     if asked.save is not None:
         asked.save.write_text(save_plan(found), encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from nbxtensor.errors import ArgumentError
 
-__all__ = ["Parser", "UsageError", "check_writable"]
+__all__ = ["Parser", "UsageError", "check_readable", "check_writable"]
 
 
 class UsageError(ArgumentError):
@@ -22,6 +22,23 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End the process with status 2 and one line."""
         self.exit(2, f"nbxtensor: {message}. {self.prog} --help has the words.\n")
+
+
+def check_readable(word: str, path: Path, hint: str = "") -> None:
+    """Check that a file can be read.
+
+    Args:
+        word: The word of the command line that names it.
+        path: The file.
+        hint: What else a caller may want to know.
+
+    Raises:
+        UsageError: There is none, it is a folder, or it cannot be read.
+    """
+    if path.exists() and not path.is_dir() and os.access(path, os.R_OK):
+        return
+    why = "a folder" if path.is_dir() else "cannot be read" if path.exists() else "no such file"
+    raise UsageError(f"{word}: {path}: {why}. {hint or 'A file that can be read.'}")
 
 
 def check_writable(word: str, path: Path | None) -> None:

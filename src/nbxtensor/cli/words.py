@@ -16,7 +16,7 @@ from nbxtensor.cli.records import csv_text, json_text, plan_record
 from nbxtensor.cli.table import Column, show
 from nbxtensor.cli.targets import HELP, named
 from nbxtensor.cli.text import count_text
-from nbxtensor.cli.usage import UsageError, check_writable
+from nbxtensor.cli.usage import UsageError, check_readable, check_writable
 from nbxtensor.errors import FormatError
 from nbxtensor.op import Target
 from nbxtensor.planning.plan import Plan
@@ -70,25 +70,24 @@ def planned(asked: argparse.Namespace) -> tuple[Plan, Model | None, Device | Tar
     if path.suffix == ".json":
         if asked.options or asked.device is not None:
             raise UsageError(f"{path}: a plan that was saved has its device and takes no options.")
-        found = read_plan(path)
+        found = read_plan("MODEL", path)
         return found, None, found.target
     model = build_model(path, asked.options)
     where = named("cpu" if asked.device is None else asked.device)
     return plan(model.graph, device=where), model, where
 
 
-def read_plan(path: Path) -> Plan:
-    """Return the plan in a file that ``nbxtensor plan --save`` or `save_plan` wrote.
+def read_plan(word: str, path: Path) -> Plan:
+    """Return the plan in a file that ``nbxtensor plan --save`` or `save_plan` wrote, and that ``word`` names.
 
     Raises:
         UsageError: There is no such file, or it holds no plan.
     """
+    check_readable(word, path, "`nbxtensor plan MODEL --save FILE.json` writes a plan.")
     try:
         return load_plan(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file. `nbxtensor plan MODEL --save FILE.json` writes a plan.") from None
     except (FormatError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {error}") from error
+        raise UsageError(f"{word}: {path}: {error}") from error
 
 
 def write_data(asked: argparse.Namespace, found: Plan, rows: Figures, **more: object) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import operator
-
 from nbxtensor.errors import SettingError
 from nbxtensor.settings import replace, settings
+from nbxtensor.shape import integer
 
 __all__ = ["limit", "set_limit"]
 
@@ -27,10 +26,10 @@ def set_limit(nbytes: int | None) -> None:
         replace(memory_limit=None)
         return
     try:
-        found = operator.index(nbytes)
+        found = integer(nbytes)
     except TypeError:
         found = 0
-    if found <= 0 or isinstance(nbytes, bool):
+    if found <= 0:
         raise SettingError(
             f"memory limit: a whole number of bytes is needed. Got {nbytes!r}. "
             "An int above 0, or None for the physical card."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import dataclass
 
 from nbxtensor import shape as shapes
@@ -23,8 +22,8 @@ class Spec:
         strides: Elements (never bytes) between neighbours along each axis; row-major when left out.
 
     Raises:
-        ShapeError: Extents or strides that are no integers, a negative extent, or another number of strides than
-            axes.
+        ShapeError: Extents or strides that are no integers, a negative extent, 2**59 elements or more, or another
+            number of strides than axes.
         UnknownDtypeError: A dtype the table does not carry.
 
     >>> Spec((2, 3), "float32").strides
@@ -40,7 +39,7 @@ class Spec:
         object.__setattr__(self, "dtype", canonical(self.dtype))
         extents = shapes.as_shape(self.shape, op="Spec")
         try:
-            strides = tuple(map(operator.index, self.strides)) or shapes.contiguous_strides(extents)
+            strides = tuple(map(shapes.integer, self.strides)) or shapes.contiguous_strides(extents)
         except TypeError:
             raise ShapeError(f"Spec: strides are integers. Got {self.strides!r}. Elements, one int per axis.") from None
         if len(strides) != len(extents):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NoReturn
 
 import numpy as np
 
@@ -117,6 +117,14 @@ class Graph:
     name: str = "graph"
     new_state: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
     symbolic: Symbolic | None = field(default=None, compare=False, repr=False, metadata=RUNTIME)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse: pickle has no way to the ops' functions.
+
+        Raises:
+            PlanError: Always; names what writes a plan down.
+        """
+        raise PlanError(f"{self.name}: a graph is not pickled. save_plan writes its plan as text, load_plan reads it.")
 
     @property
     def leaving(self) -> tuple[Ref, ...]:

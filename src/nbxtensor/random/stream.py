@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ from nbxtensor.errors import ArgumentError, DtypeError
 from nbxtensor.random import transforms
 from nbxtensor.random.philox import philox4x32
 from nbxtensor.random.transforms import Words
-from nbxtensor.shape import as_shape, numel
+from nbxtensor.shape import as_index, as_shape, integer, numel
 
 __all__ = ["Stream"]
 
@@ -174,7 +173,8 @@ class Stream:
         if dtype not in _INTEGERS:
             raise DtypeError(f"integers: the dtype is an integer. Got {dtype!r}. One of {', '.join(_INTEGERS)}.")
         limits = np.iinfo(_INTEGERS[dtype])
-        first, last = operator.index(low), operator.index(high) - 1
+        first, last = (as_index(end, op="integers", name="a bound") for end in (low, high))
+        last -= 1
         if not int(limits.min) <= first <= last <= int(limits.max):
             raise ArgumentError(
                 f"integers: low is below high and {dtype} holds what is between. Got {low} and {high}. "
@@ -191,9 +191,9 @@ class Stream:
         """Draw bools, true with ``probability`` rounded to a multiple of 2**-32; an element takes one word.
 
         Raises:
-            ArgumentError: ``probability`` is outside 0 to 1.
+            ArgumentError: ``probability`` is no number from 0 to 1.
         """
-        if not 0.0 <= probability <= 1.0:
+        if not isinstance(probability, (int, float, np.number)) or not 0.0 <= probability <= 1.0:
             raise ArgumentError(f"bernoulli: a probability is needed. Got {probability!r}. A number from 0 to 1.")
         threshold = np.uint64(round(probability * 2.0**32))
         return self._draw(shape, "bernoulli", 1, np.dtype(np.bool_), lambda words: words[:, 0] < threshold)
@@ -250,7 +250,7 @@ class Stream:
 
 def _bounded(what: str, value: int, low: int, high: int) -> int:
     try:
-        found = operator.index(value)
+        found = integer(value)
     except TypeError:
         found = math.nan
     if not low <= found <= high:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from typing import Any
 
 from nbxtensor.backend.contract import Backend
 from nbxtensor.backend.registry import backend as find_backend
@@ -35,6 +36,10 @@ class Device:
         self.backend: Backend = backend
         self.index: int = index
         self.allocator: Allocator = Allocator(f"{backend.name}:{index}", backend.memory(index))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what pickle and copy make the device of again: its name, opened where it is read."""
+        return device, (self.name,)
 
     def __getattr__(self, name: str) -> Target:
         """Return the target, which is looked up when it is first asked for: whoever loads a bundle never does."""

@@ -1,6 +1,6 @@
 """Shapes, strides and views: rules over plain tuples of ints, strides counted in elements."""
 
-from nbxtensor.shape.axes import as_index, normalize_axes, normalize_axis, slice_bounds
+from nbxtensor.shape.axes import as_index, integer, normalize_axes, normalize_axis, slice_bounds
 from nbxtensor.shape.dims import Dim
 from nbxtensor.shape.extents import (
     as_shape,
@@ -23,6 +23,7 @@ __all__ = [
     "expand",
     "extent_span",
     "infer_shape",
+    "integer",
     "is_contiguous",
     "narrow",
     "normalize_axes",

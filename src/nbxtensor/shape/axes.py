@@ -10,7 +10,18 @@ import numpy as np
 
 from nbxtensor.errors import ArgumentError, BoundsError
 
-__all__ = ["as_index", "normalize_axes", "normalize_axis", "slice_bounds"]
+__all__ = ["as_index", "integer", "normalize_axes", "normalize_axis", "slice_bounds"]
+
+
+def integer(value: SupportsIndex) -> int:
+    """Return ``value`` (an int, or what ``operator.index`` takes) as an int.
+
+    Raises:
+        TypeError: It is no integer; a bool is none.
+    """
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError("a bool is no integer")
+    return operator.index(value)
 
 
 def as_index(value: SupportsIndex, *, op: str, name: str) -> int:
@@ -25,11 +36,11 @@ def as_index(value: SupportsIndex, *, op: str, name: str) -> int:
         ArgumentError: It is no integer; a bool is none.
     """
     try:
-        if not isinstance(value, (bool, np.bool_)):
-            return operator.index(value)
+        return integer(value)
     except TypeError:
-        pass
-    raise ArgumentError(f"{op}: {name} is an integer. Got {value!r}. An int, not a {type(value).__name__}.")
+        raise ArgumentError(
+            f"{op}: {name} is an integer. Got {value!r}. An int, not a {type(value).__name__}."
+        ) from None
 
 
 def normalize_axis(axis: int, ndim: int, *, op: str = "normalize_axis") -> int:
@@ -98,7 +109,7 @@ def slice_bounds(start: int | None, stop: int | None, extent: int) -> tuple[int,
     (8, 8)
     """
     try:
-        first, last, _ = slice(start, stop).indices(extent)
+        first, last, _ = slice(*(None if end is None else integer(end) for end in (start, stop))).indices(extent)
     except TypeError:
         raise ArgumentError(f"slice: bounds are integers. Got {start!r} and {stop!r}. Ints, or None.") from None
     return first, max(first, last)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable
 from typing import SupportsIndex
 
 from nbxtensor.errors import ShapeError
+from nbxtensor.shape.axes import integer
 
 __all__ = [
     "as_shape",
@@ -19,18 +19,19 @@ __all__ = [
     "numel",
 ]
 
-_MOST = 2**63 - 1  # the largest extent that an index of any kernel, and numpy's, can reach
+_MOST = 2**59 - 1  # elements: their bytes, up to 16 each, are counted in 63 bits, by kernels as by numpy
 
 
 def as_shape(extents: int | Iterable[int], *, op: str = "shape") -> tuple[int, ...]:
     """Return ``extents`` (one int, or several) as a shape.
 
     Args:
-        extents: Extents of at least 0, as ints or what ``operator.index`` takes.
+        extents: Extents of at least 0, as ints or what ``operator.index`` takes, but for bools.
         op: The name that errors speak for.
 
     Raises:
-        ShapeError: An extent is not an integer, is negative, or is past 63 bits.
+        ShapeError: An extent is not an integer or is negative, or there are 2**59 elements or more (an extent of 0
+            counted as 1).
 
     >>> as_shape(3), as_shape([2, 0])
     ((3,), (2, 0))
@@ -38,8 +39,11 @@ def as_shape(extents: int | Iterable[int], *, op: str = "shape") -> tuple[int, .
     shape = as_integers(tuple(extents) if isinstance(extents, Iterable) else (extents,), op=op)
     if shape and min(shape) < 0:
         raise ShapeError(f"{op}: an extent is negative. Got {shape}. A tuple of ints of at least 0.")
-    if shape and max(shape) > _MOST:
-        raise ShapeError(f"{op}: an extent is past what 63 bits count. Got {shape}. Ints from 0 to {_MOST}.")
+    if (math.prod(shape) or math.prod(filter(None, shape))) > _MOST:
+        raise ShapeError(
+            f"{op}: the bytes of a shape are counted in 63 bits. Got {shape}. Fewer than 2**59 elements, an extent of "
+            f"0 counted as 1."
+        )
     return shape
 
 
@@ -50,7 +54,7 @@ def as_integers(given: tuple[SupportsIndex, ...], *, op: str) -> tuple[int, ...]
         ShapeError: One is no integer.
     """
     try:
-        return tuple(operator.index(extent) for extent in given)
+        return tuple(map(integer, given))
     except TypeError:
         raise ShapeError(f"{op}: extents are integers. Got {given!r}. A tuple of ints of at least 0.") from None
 

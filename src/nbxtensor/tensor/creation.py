@@ -49,11 +49,10 @@ def asarray(obj: Any, /, *, dtype: str | None = None, device: Where = None, copy
     >>> asarray(np.arange(3, dtype=np.float32)).dtype
     'float32'
     """
-    if copy is not None and not isinstance(copy, (bool, np.bool_)):
-        raise ArgumentError(f"asarray: copy is True, False or None. Got {copy!r}.")
+    _check_copy(copy)
     device = None if device is None else _device(device)
     if isinstance(obj, Tensor):
-        result = obj.to(dtype) if dtype else obj
+        result = obj if dtype is None else obj.to(canonical(dtype))
         result = result.to(device) if device is not None else result
         if copy is False and result is not obj:
             raise ArgumentError("asarray: copy=False, but the dtype or the device differs.")
@@ -65,7 +64,7 @@ def asarray(obj: Any, /, *, dtype: str | None = None, device: Where = None, copy
         return asarray(Tensor(storage, spec, 0, where), dtype=dtype, device=device, copy=copy)
     array = _host_array(obj)
     given = from_numpy(array.dtype)
-    wanted = canonical(dtype) if dtype else given
+    wanted = given if dtype is None else canonical(dtype)
     if array.size and isinstance(obj, (int, list, tuple, range)) and dtype_kind(given) in ("int", "uint"):
         _check_range("asarray", int(array.min()), int(array.max()), wanted)
     carried = array.view(numpy_dtype(given)) if array.dtype != numpy_dtype(given) else array
@@ -90,11 +89,12 @@ def from_numpy_array(
     Raises:
         DtypeError: The array is not in the carrier of ``dtype``.
         UnsupportedError: Elements of ``dtype`` are narrower than a byte.
-        ArgumentError: ``array`` is no numpy array.
+        ArgumentError: ``array`` is no numpy array, or ``copy`` is none of True, False and None.
     """
+    _check_copy(copy)
     if not isinstance(array, np.ndarray):
         raise ArgumentError(f"from_numpy_array: a numpy array. Got {type(array).__name__}. asarray takes all else.")
-    name = canonical(dtype) if dtype else from_numpy(array.dtype)
+    name = from_numpy(array.dtype) if dtype is None else canonical(dtype)
     _check_whole_bytes("from_numpy_array", name)
     carrier = np.dtype(numpy_dtype(name))
     if array.dtype != carrier:
@@ -180,12 +180,12 @@ def arange(
     """
     first, last = (0, start) if stop is None else (start, stop)
     given = (first, last, step)
-    finite = all(isinstance(n, (int, float, np.number)) and math.isfinite(n) for n in given)
-    if not finite or not step:
-        raise ArgumentError(f"arange: finite numbers, and a step other than 0. Got {first!r}, {last!r} and {step!r}.")
+    _check_numbers("arange", *given)
+    if not step:
+        raise ArgumentError(f"arange: a step other than 0. Got {step!r}.")
     count = max(math.ceil((last - first) / step), 0)
     _check_room(count * 8, device)
-    if count and dtype and all(isinstance(n, (int, np.integer)) for n in given):
+    if count and dtype is not None and all(isinstance(n, (int, np.integer)) for n in given):
         ends = int(first), int(first) + (count - 1) * int(step)
         _check_range("arange", min(ends), max(ends), canonical(dtype))
     return asarray(np.arange(first, last, step), dtype=dtype, device=device)
@@ -197,9 +197,10 @@ def linspace(
     """Return ``num`` evenly spaced numbers from ``start`` to ``stop``.
 
     Raises:
-        ArgumentError: ``num`` is no int, or is negative.
+        ArgumentError: ``num`` is no int, or is negative; or a bound is no finite number.
         OutOfMemoryError: There are more than the device holds.
     """
+    _check_numbers("linspace", start, stop)
     count = _count("linspace", num, "num")
     _check_room(count * 8, device)
     return asarray(np.linspace(start, stop, count, endpoint=endpoint), dtype=dtype, device=device)
@@ -253,6 +254,16 @@ def _filled(op: str, shape: int | Sequence[int], value: float, dtype: str | None
 def _check_whole_bytes(op: str, dtype: str) -> None:
     if bits(dtype) < 8:
         raise UnsupportedError(f"{op}: elements of a byte or more. Got {dtype}. nbxtensor.quant packs narrower ones.")
+
+
+def _check_copy(copy: Any) -> None:
+    if copy is not None and not isinstance(copy, (bool, np.bool_)):
+        raise ArgumentError(f"asarray: copy is True, False or None. Got {copy!r}.")
+
+
+def _check_numbers(op: str, *given: Any) -> None:
+    if not all(isinstance(n, (int, float, np.number)) and not isinstance(n, bool) and math.isfinite(n) for n in given):
+        raise ArgumentError(f"{op}: finite numbers. Got {', '.join(map(repr, given))}. Ints or floats.")
 
 
 def _check_range(op: str, low: int, high: int, dtype: str) -> None:

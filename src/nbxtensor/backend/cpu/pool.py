@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import operator
 import os
 import threading
 import time
@@ -15,6 +14,7 @@ from nbxtensor.backend.cpu import blas
 from nbxtensor.backend.cpu.cores import measured_cores
 from nbxtensor.errors import ArgumentError, SettingError
 from nbxtensor.settings import replace, settings
+from nbxtensor.shape import integer
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -55,10 +55,10 @@ def set_threads(count: int | None) -> None:
     """
     if count is not None:
         try:
-            found = operator.index(count)
+            found = integer(count)
         except TypeError:
             found = 0
-        if found < 1 or isinstance(count, bool):
+        if found < 1:
             raise SettingError(f"threads: a whole number above 0 is needed. Got {count!r}. Or None: as measured.")
         count = found
     replace(threads=count)

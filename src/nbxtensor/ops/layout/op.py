@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -156,7 +155,7 @@ def concat(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
 def _widths(call: Call) -> tuple[tuple[int, int], ...]:
     given, ndim = call.params["pad_width"], call["x"].ndim
     try:
-        pairs = ((operator.index(given),) * 2,) * ndim if not isinstance(given, Sequence) else _pairs(given)
+        pairs = ((shapes.integer(given),) * 2,) * ndim if not isinstance(given, Sequence) else _pairs(given)
     except TypeError:
         pairs = None
     if pairs is None or len(pairs) != ndim or any(len(p) != 2 or min(p) < 0 for p in pairs):
@@ -165,7 +164,7 @@ def _widths(call: Call) -> tuple[tuple[int, int], ...]:
 
 
 def _pairs(given: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(map(operator.index, pair)) for pair in given)
+    return tuple(tuple(map(shapes.integer, pair)) for pair in given)
 
 
 def _check_fill(x: Spec, value: float) -> None:
