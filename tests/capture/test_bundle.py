@@ -167,6 +167,13 @@ def test_a_file_that_is_missing_or_cut_is_named(bundle):
         path.write_bytes(before)
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "\udcff", "[" * 100_000])
+def test_a_manifest_that_is_none_is_refused(bundle, text):
+    (bundle / "bundle.json").write_text(text, errors="surrogateescape")
+    with pytest.raises(FormatError, match=r"bundle\.json: the manifest"):
+        nbx.load_program(bundle)
+
+
 def test_another_version_is_refused(bundle):
     path = bundle / "bundle.json"
     for field, value in (("version", 99), ("library", "0.0.0"), ("format", "zip")):
@@ -306,8 +313,9 @@ def test_weights_may_be_referred_to(program, values, tmp_path):
     assert run(nbx.load_program(tmp_path / "small", weights=[moved]), 3) == run(program, 3)
     with pytest.raises(ArgumentError, match="Got 2 for 1"):
         nbx.load_program(tmp_path / "small", weights=[moved, moved])
-    with pytest.raises(ArgumentError, match="a sequence of paths"):
-        nbx.load_program(tmp_path / "small", weights=str(moved))
+    for odd in (str(moved), moved, 3, [3], None):
+        with pytest.raises(ArgumentError, match="a sequence of paths"):
+            nbx.load_program(tmp_path / "small", weights=odd)
     data = bytearray(moved.read_bytes())
     data[-1] ^= 1
     moved.write_bytes(data)
@@ -436,11 +444,13 @@ def test_blocks_that_touch_are_told_apart(tmp_path):
 
 
 def test_programs_have_names_of_files(program, tmp_path):
-    for name in ("", ".hidden", "a/b", 1):
+    for name in ("", ".hidden", "a/b", "a\0", 1):
         with pytest.raises(ArgumentError, match="name is part of a file's name"):
             nbx.save_programs(tmp_path / "bundle", {name: program})
     with pytest.raises(ArgumentError, match="a mapping from names"):
         nbx.save_programs(tmp_path / "bundle", [program])
+    with pytest.raises(ArgumentError, match="targets are a sequence"):
+        program.save(tmp_path / "bundle", targets="x86-64-v3")
     assert not list(tmp_path.iterdir())
 
 

@@ -127,7 +127,7 @@ def test_what_is_not_there_is_told_in_one_line(tmp_path, words, said, capsys, mo
     assert said in err
 
 
-@pytest.mark.parametrize(("text", "status"), [("- 1\n", 2), ("a: [", 2), ("name: x\n", 2)])
+@pytest.mark.parametrize(("text", "status"), [("- 1\n", 2), ("a: [", 2), ("name: x\n", 2), ("[" * 9999, 2), ("", 2)])
 def test_a_device_file_that_is_none(tmp_path, text, status, capsys):
     path = tmp_path / "odd.yml"
     path.write_text(text)

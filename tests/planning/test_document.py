@@ -175,6 +175,11 @@ def test_no_document(text):
         Plan.from_json(text, resolve)
 
 
+def test_what_is_nested_past_reading_is_refused():
+    with pytest.raises(FormatError, match="the text is JSON"):
+        Plan.from_json("[" * 100_000, resolve)
+
+
 @given(st.data())
 def test_damage_is_seen(data):
     text = plan(small(), ops.TARGET).to_json().rstrip()

@@ -26,14 +26,15 @@ def kept_facts(device: str, about: Mapping[str, Any]) -> Mapping[str, Any]:
 
     try:
         document = yaml.safe_load(kept_path(device).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError):
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):  # a file of no use is as good as none
         return {}
     if not isinstance(document, dict):
         return {}
     found = cast("dict[str, Any]", document)
     if found.get("format") != _FORMAT or any(found.get(name) != value for name, value in about.items()):
         return {}
-    return found["facts"]
+    facts = found.get("facts")
+    return cast("dict[str, Any]", facts) if isinstance(facts, dict) else {}
 
 
 def keep_facts(device: str, about: Mapping[str, Any], facts: Mapping[str, Any]) -> None:

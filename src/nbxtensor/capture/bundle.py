@@ -84,8 +84,9 @@ def load_programs(
     >>> [float(programs[name](nbx.ones(n, dtype="float32")).numpy()) for name, n in (("four", 4), ("one", 1))]
     [4.0, 5.0]
     """
-    if isinstance(weights, str | os.PathLike):
-        raise ArgumentError(f"{folder}: weights are a sequence of paths. Got {str(weights)!r}. A list of it is one.")
+    several = isinstance(weights, Sequence) and not isinstance(weights, str)
+    if not several or not all(isinstance(path, str | os.PathLike) for path in weights):
+        raise ArgumentError(f"{folder}: weights are a sequence of paths. Got {weights!r}. A list of one path is one.")
     with BundleFolder(Path(folder)) as bundle:
         bundle.start()
         from nbxtensor.capture.opening import open_programs  # numpy, the backend: what takes the time

@@ -51,7 +51,7 @@ class BundleFolder:
             given = json.loads(path.read_bytes())
         except OSError as error:
             raise FormatError(f"{path}: a bundle has a manifest. {error.strerror}.") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise FormatError(f"{path}: the manifest is JSON. {error}.") from None
         if not isinstance(given, dict) or given.get("format") != FORMAT:
             raise FormatError(f"{path}: the manifest of a bundle says {FORMAT!r} as its format.")

@@ -100,7 +100,7 @@ def _device_of(programs: Mapping[str, Program]) -> Device:
     for name, program in programs.items():
         if not isinstance(program, Program):
             raise ArgumentError(f"save: a program. Got {type(program).__name__} for {name!r}. Plan.load returns one.")
-        if not isinstance(name, str) or not name or Path(name).name != name or name.startswith("."):
+        if not isinstance(name, str) or not name or Path(name).name != name or "\0" in name or name[0] == ".":
             raise ArgumentError(f"save: a program's name is part of a file's name. Got {name!r}. Letters and digits.")
         if program.saver is refuse_bundle:
             refuse_bundle("", {name: program})
@@ -366,6 +366,8 @@ class _Saving:
     def write_kernels(self, writer: BundleWriter, targets: Sequence[Target | str], own: Target) -> list[dict[str, Any]]:
         """Write the kernels of each target; return what the targets are."""
         backend = self._device.backend
+        if isinstance(targets, str):
+            raise ArgumentError(f"save: targets are a sequence. Got {targets!r}. A list of it is one.")
         further = [_target(target, own) for target in targets]
         found: list[dict[str, Any]] = []
         for target in (own, *further):

@@ -90,7 +90,7 @@ def read(path: Path, word: str = "--device") -> Target:
     check_readable(word, path)
     try:
         description: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    except (UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         raise UsageError(f"{word}: {path}: a device file is YAML in UTF-8. {str(error).splitlines()[0]}.") from None
     if not isinstance(description, dict):
         raise UsageError(f"{word}: {path}: a device file holds fields by name. Got {type(description).__name__}.")

@@ -72,7 +72,7 @@ def read_document(text: str, name: str, version: int, classes: Iterable[type[Any
     """
     try:
         document = json.loads(text)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise FormatError(f"{name}: the text is JSON. {error}.") from None
     if not isinstance(document, dict):
         raise FormatError(f"{name}: the document is a JSON object. Got {type(document).__name__}.")
