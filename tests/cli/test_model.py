@@ -107,7 +107,7 @@ def test_what_is_no_model_is_told_in_one_line(tmp_path, text, options, said, com
         (["plan", "MODEL", "--device", "folder.yml"], "--device: folder.yml: a folder"),
         (["plan", "folder.json"], "MODEL: folder.json: a folder"),
         (["plan", "MODEL", "--device", "/h200"], "--device: no '/h200' here"),
-        (["run", "MODEL", "--device", "h9000"], "--device: no 'h9000' here. Devices of this machine are cpu.\n"),
+        (["run", "MODEL", "--device", "h9000"], "--device: no 'h9000' here. Devices of this machine are cpu"),
         (["run", "MODEL", "--device", "some.yml"], "That is a device file, which plan and price take. Devices of"),
         (["plan", "MODEL", "--save", "plan.txt"], "--save: a name that ends in .json"),
         (["plan", "MODEL", "--save", "nowhere/plan.json"], "in a folder that is there. Got nowhere/plan.json"),
