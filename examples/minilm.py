@@ -159,6 +159,9 @@ def main() -> None:
     sentences = [s.strip() for s in arguments.text.split("|") if s.strip()]
     if not sentences:
         parser.error("--text: at least one sentence")
+    picture = arguments.picture
+    if picture is not None and (picture.is_dir() or not picture.parent.is_dir()):
+        parser.error(f"--picture: a file, in a folder that is there. Got {picture}.")
     ids, mask = tokenize(sentences)
     with progress_bar("preparing") as progress:
         plan, program = load(*ids.shape, progress=progress)
@@ -172,8 +175,8 @@ def main() -> None:
     for i, row in enumerate(vectors @ vectors.T):
         print(f"  {i + 1:{width}d}  " + "  ".join(f"{value:5.2f}" for value in row) + f"   {sentences[i][:60]}")
     report(plan, recording, started)
-    if arguments.picture:
-        arguments.picture.write_text(plan.svg())
+    if picture is not None:
+        picture.write_text(plan.svg())
 
 
 if __name__ == "__main__":

@@ -111,3 +111,14 @@ def test_an_empty_text_is_refused():
     )
     assert done.returncode == 2
     assert "at least one sentence" in done.stderr
+
+
+@pytest.mark.parametrize("place", ["", "nowhere/plan.svg", "."])
+def test_a_picture_that_has_no_place_is_refused_before_the_work(minilm, monkeypatch, capsys, place):
+    monkeypatch.setattr(sys, "argv", ["minilm.py", "--picture", place])
+    with pytest.raises(SystemExit) as ended:
+        minilm.main()
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "--picture: a file, in a folder that is there" in said.err
