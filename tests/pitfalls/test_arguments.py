@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import nbxtensor as nbx
+from nbxtensor.dtype import itemsize
+from nbxtensor.dtype.policy import get_policy
 from nbxtensor.errors import (
     ArgumentError,
     MissingFactError,
@@ -20,6 +22,7 @@ from nbxtensor.errors import (
     UnsupportedError,
 )
 from nbxtensor.memory import set_limit
+from nbxtensor.planning.plan import plan as plan_for
 from nbxtensor.random import Stream
 
 f = nbx.asarray(np.arange(12, dtype=np.float32).reshape(3, 4))
@@ -150,6 +153,11 @@ def test_a_long_tensor_of_a_dtype_numpy_lacks_prints_its_ends_alone():
         (lambda x: nbx.linspace("a", 1, 3), ArgumentError, "linspace: finite numbers. Got 'a', 1"),
         (lambda x: Stream(1).bernoulli("x"), ArgumentError, "a probability is needed. Got 'x'"),
         (lambda x: Stream(1).integers(1.5, 3), ArgumentError, "a bound is an integer. Got 1.5"),
+        (lambda x: itemsize.nbytes("int4", 1.5), ArgumentError, "numel is a count of elements. Got 1.5"),
+        (lambda x: itemsize.nbytes("int4", "3"), ArgumentError, "numel is a count of elements. Got '3'"),
+        (lambda x: get_policy(None), ArgumentError, "params, compute and output, each once. Got None"),
+        (lambda x: plan_for(nbx.trace(lambda y: y + 1, x), "h200"), ArgumentError, "a Target. Got Graph and str"),
+        (lambda x: plan_for(3, nbx.device("cpu").target), ArgumentError, "a Target. Got int and Target"),
         (lambda x: nbx.pad(x, True), ArgumentError, "one count. Got True"),
         (lambda x: x[True:], ArgumentError, "bounds are integers. Got True"),
         (lambda x: nbx.rms_norm(x, (True,)), ShapeError, "extents are integers. Got (True,)"),

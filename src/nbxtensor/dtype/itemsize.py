@@ -115,7 +115,10 @@ def is_storage_only(name: str) -> bool:
 
 
 def _count(op: str, numel: int) -> int:
-    count = operator.index(numel)
+    try:
+        count = operator.index(numel)
+    except TypeError:
+        count = -1
     if count < 0 or isinstance(numel, bool):
         raise ArgumentError(f"{op}: numel is a count of elements. Got {numel!r}. An int of 0 or more is accepted.")
     return count

@@ -119,12 +119,14 @@ def get_policy(spec: str) -> Policy:
 
     Raises:
         UnknownDtypeError: The table has no such dtype.
-        ArgumentError: A part is missing, unknown or given twice.
+        ArgumentError: No text, or a part is missing, unknown or given twice.
         DtypeError: A dtype is no float that arithmetic is done in.
 
     >>> get_policy("params=float32,compute=float16,output=float32").compute
     'float16'
     """
+    if not isinstance(spec, str):
+        raise _refused(spec)
     if "=" not in spec:
         name = canonical(spec.strip())
         return Policy(name, name, name)

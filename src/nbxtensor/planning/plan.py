@@ -404,7 +404,11 @@ def plan(
         PlanError: The graph or a declaration breaks a rule, or the plan is larger than the limit.
         UnsupportedError: No kernel serves a node on the target.
         MissingFactError: A kernel's declaration needs a number that the target does not state.
+        ArgumentError: ``graph`` is no graph, or ``target`` no target.
     """
+    if not isinstance(graph, Graph) or not isinstance(target, Target):
+        told = f"{type(graph).__name__} and {type(target).__name__}"
+        raise ArgumentError(f"plan: a Graph and a Target. Got {told}. nbxtensor.plan takes the name of a device.")
     graph.check()
     steps = choose(graph, target)
     placed = place(graph_lifetimes(graph, steps, alignment))
