@@ -182,7 +182,7 @@ class _Layout:
 def _seconds(device: Device, bounds: Sequence[Bound], calls: int) -> float:
     """Return the seconds of each of ``calls`` calls: what twice as many turns of them take longer."""
     clock = _clock_of(device)
-    took = clock(device.backend.record(bounds, device.index))
+    took = max(clock(device.backend.record(bounds, device.index)), 1e-9)
     turns = max(1, min(round(_TURN_SECONDS / took), _MOST_LAUNCHES // max(len(bounds), 1)))
     one, two = (device.backend.record(list(bounds) * n, device.index) for n in (turns, 2 * turns))
     samples = [clock(two) - clock(one) for _ in range(_RUNS)]

@@ -48,6 +48,7 @@ class Card(CpuBackend):
 def card(monkeypatch):
     monkeypatch.setattr(measure, "_RUNS", 1)
     monkeypatch.setattr(measure, "_WORK_SECONDS", 1e-6)
+    monkeypatch.setattr(measure, "_MOST_LONGER", 2.0)
     monkeypatch.setattr(measure, "_MOVED_NBYTES", 1 << 20)
     return Card()
 
@@ -101,3 +102,18 @@ def test_facts_are_kept_and_taken_up_by_the_target(cuda, monkeypatch):
     assert cuda.measured_facts(create=True)["memory.copy_bandwidth"] == 3
     assert cuda.measured_facts(anew=True) == {"memory.copy_bandwidth": 4}
     assert cuda.target(0).fact("memory.copy_bandwidth") == 4
+
+
+def test_a_run_that_seems_to_take_no_time_is_not_made_endless(card, monkeypatch):
+    probe = measure._Probes(card, 0)
+    turns = []
+
+    def recorded(bounds, count):
+        turns.append(bounds[0].arguments[-1])
+        return 1e-12
+
+    monkeypatch.setattr(probe, "recorded", recorded)
+    address = card.memory().allocate(1 << 16)
+    assert probe.computing(address, "float32") > 0
+    assert max(turns) <= 2 * min(turns)
+    card.memory().free(address)

@@ -27,6 +27,7 @@ _STEP = (64, 32)  # rows, and columns, of a block of a product, and its depth
 _MOST_PLACES = 400  # that launches take turns on
 _MOVED_NBYTES = 4 << 30  # what a recording of memory kernels moves
 _WORK_SECONDS = 4e-4  # what a launch of arithmetic takes
+_MOST_LONGER = 1000.0  # times that a run is made longer: the first may have seemed to take no time at all
 _VECTOR = ("float16", "bfloat16", "float32", "float64", "int32")
 _VECTOR_BLOCK, _VECTOR_STEPS = 1024, 16
 _FRACTIONS = (8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 40)  # sixteenths of the cache that a reading fills
@@ -275,7 +276,8 @@ class _Probes:
             bound = self.bound("vector_kernel", programs, arguments, warps=4, BLOCK=_VECTOR_BLOCK, STEPS=_VECTOR_STEPS)
             work = 2 * programs * _VECTOR_BLOCK * _VECTOR_STEPS * turns
             rate = work / self.recorded([bound], 4)
-            turns = max(64, round(turns * rate * _WORK_SECONDS / work))
+            longer = min(rate * _WORK_SECONDS / work, _MOST_LONGER)
+            turns = max(64, round(turns * longer))
         return rate
 
 
