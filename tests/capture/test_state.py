@@ -125,9 +125,13 @@ def test_replays_are_counted_by_any_whole_number_and_the_state_is_set_by_name(de
 def test_replays_are_interrupted_between_two(device, weights):
     running = made(device, step, ROW).load(weights)
     recording = running.capture()
-    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        recording.replay(10**12)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
+    try:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            recording.replay(10**12)
+    finally:
+        signal.signal(signal.SIGINT, before)
     position = running.state["position"].numpy().item()
     recording.replay(2)
     assert running.state["position"].numpy().item() == position + 2
